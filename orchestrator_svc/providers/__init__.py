@@ -1,0 +1,1 @@
+"""Engines and hosted APIs, one file per wire."""

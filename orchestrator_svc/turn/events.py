@@ -1,0 +1,155 @@
+"""What can happen to a turn. The first half is the neutral vocabulary that every provider's wire is translated into.
+
+`key` names an item within one model call: a number the translator gives out, whatever the engine calls the item.
+`part` is the number of a content part or summary part within its item.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from orchestrator_svc.items import JsonObject
+
+
+class PartKind(Enum):
+    """The kinds of text that an item streams in parts."""
+
+    TEXT = "output_text"
+    REFUSAL = "refusal"
+    REASONING = "reasoning_text"
+    SUMMARY = "summary_text"
+
+
+@dataclass(frozen=True, slots=True)
+class ItemStarted:
+    """The model begins an item; `type` is message, reasoning or function_call."""
+
+    key: int
+    type: str
+    name: str = ""
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartDelta:
+    """More text of one part; `logprobs` is the JSON list that belongs to it."""
+
+    key: int
+    kind: PartKind
+    part: int
+    text: str
+    logprobs: bytes = b"[]"
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsDelta:
+    """More of a call's argument string."""
+
+    key: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationAdded:
+    """A citation within a text part."""
+
+    key: int
+    part: int
+    annotation: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFinished:
+    """The model has ended an item; `item` is the engine's own final version of it."""
+
+    key: int
+    item: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, summed over the model calls of a turn."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFinished:
+    """The model call ended as it should; `cut` says why it was cut short (max_output_tokens, content_filter) or is None.
+
+    `items` is the engine's final list, with the key under which each was streamed, for what it did not announce before.
+    """
+
+    cut: str | None
+    usage: Usage | None
+    items: tuple[tuple[int, JsonObject], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """The model call failed. `code` and `message` are for the client; `refusal` is the error to refuse the whole request with, should
+    nothing have been sent yet."""
+
+    code: str
+    message: str
+    refusal: Exception
+
+
+ModelEvent = ItemStarted | PartDelta | ArgumentsDelta | AnnotationAdded | ItemFinished | ModelFinished | ModelFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The turn starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class GracePassed:
+    """The engine has not answered within the grace; the client now gets its first bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSent:
+    """The engine answered; what one network read held, perhaps nothing that matters."""
+
+    events: tuple[ModelEvent, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The turn is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """The turn is not stored, or nobody knows whether it is."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The turn may not go on: the service shuts down, or the turn's deadline has passed."""
+
+    code: str
+    message: str
+    refusal: Exception
+
+
+TurnEvent = Begun | GracePassed | ModelSent | Saved | SaveFailed | Cancelled | Stopped

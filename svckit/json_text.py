@@ -1,0 +1,49 @@
+"""Reading JSON that is valid in all but its surrogates; for everything else this is msgspec.
+
+Engines and clients escape half of a surrogate pair now and then. Such text has no UTF-8 form, so it can be neither stored nor sent: the
+half becomes U+FFFD here, unless its other half comes later (`halves_joined`).
+"""
+
+import json
+import re
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
+_LONE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}\Z")
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decodes like `msgspec.json.decode`, with lone surrogates as U+FFFD. Raises msgspec.MsgspecError."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        repaired = without_lone_surrogates(data)
+        if repaired == data:
+            raise
+        return msgspec.json.decode(repaired, type=kind)
+
+
+def without_lone_surrogates(data: bytes) -> bytes:
+    """The same JSON text with every escape of half a surrogate pair written as `\\ufffd`."""
+    return _ESCAPE.sub(lambda match: rb"\ufffd" if _LONE.match(match[0]) else match[0], data)
+
+
+def decode_with_halves(data: bytes) -> object:
+    """Decodes JSON text and keeps lone surrogates in the strings, for a caller that may hold the other half."""
+    return json.loads(data)
+
+
+def halves_joined(text: str) -> str:
+    """`text` with surrogate pairs made whole and lone halves as U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def ends_in_half(text: str) -> bool:
+    """Whether `text` ends in the first half of a surrogate pair."""
+    return "\ud800" <= text[-1:] <= "\udbff"

@@ -1,0 +1,1 @@
+"""The tests of every room; shared peers stand in `fakes`, shared bytes in `data`."""

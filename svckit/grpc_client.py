@@ -1,0 +1,139 @@
+"""Calling other services: the channel, and the one place that sends deadlines, the trace and the token, retries, and names errors.
+
+It is the same on a socket and on a `LocalChannel`. What is called, and which calls are idempotent, its user knows.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar
+
+import grpc
+
+from svckit.errors import RemoteError, error_of
+from svckit.grpc_server import CHANNEL_LIMITS, PING_SECONDS, read_file
+from svckit.settings import GrpcSettings
+from svckit.telemetry import current_trace
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+
+_CHANNEL_OPTIONS = (
+    *CHANNEL_LIMITS,
+    ("grpc.keepalive_time_ms", PING_SECONDS * 1000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_retries", 0),  # the Caller retries
+    ("grpc.enable_http_proxy", 0),  # http_proxy is for the world outside
+)
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+@asynccontextmanager
+async def open_channel(address: str, settings: GrpcSettings) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to `unix:/path` or `host:port`; it connects with the first call, and again by itself. Raises SettingsError."""
+    async with _channel(address, settings) as channel:
+        yield channel
+
+
+def _channel(address: str, settings: GrpcSettings) -> grpc.aio.Channel:
+    if not (settings.tls_authority or settings.tls_certificate):
+        return grpc.aio.insecure_channel(address, _CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, _credentials(settings), _CHANNEL_OPTIONS)
+
+
+def _credentials(settings: GrpcSettings) -> grpc.ChannelCredentials:
+    authority = read_file(settings.tls_authority, "tls_authority") if settings.tls_authority else None
+    if not settings.tls_certificate:
+        return grpc.ssl_channel_credentials(authority)
+    return grpc.ssl_channel_credentials(
+        authority, read_file(settings.tls_key, "tls_key"), read_file(settings.tls_certificate, "tls_certificate")
+    )
+
+
+class Caller:
+    """Calls the methods of generated stubs. What goes wrong is raised as RemoteError; CancelledError only when our own task is cancelled.
+
+    Deadlines are seconds for the whole call, retries included. Only an `idempotent` call waits for a connection and is repeated, when the
+    service is UNAVAILABLE.
+    """
+
+    def __init__(self, settings: GrpcSettings) -> None:
+        self._credential = (("authorization", f"Bearer {settings.token}"),) if settings.token else ()
+
+    async def unary(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, R], request: Q, deadline: float, idempotent: bool = False) -> R:
+        """The reply to one request."""
+        attempts = _Attempts(deadline, idempotent)
+        metadata = self._metadata()
+        while True:
+            try:
+                return await method(request, timeout=attempts.seconds_left(), metadata=metadata, wait_for_ready=idempotent)
+            except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+                await attempts.pause_or_raise(error)
+
+    @asynccontextmanager
+    async def stream(
+        self, method: grpc.aio.UnaryStreamMultiCallable[Q, R], request: Q, deadline: float | None, idempotent: bool = False
+    ) -> AsyncIterator[AsyncIterator[R]]:
+        """The replies to one request, as they come. Leaving the context early cancels the call; nothing is repeated after a first reply."""
+        async with aclosing(self._replies(method, request, _Attempts(deadline, idempotent))) as replies:
+            yield replies
+
+    async def _replies(
+        self, method: grpc.aio.UnaryStreamMultiCallable[Q, R], request: Q, attempts: "_Attempts"
+    ) -> AsyncGenerator[R, None]:
+        metadata = self._metadata()
+        while True:
+            call = method(request, timeout=attempts.seconds_left(), metadata=metadata, wait_for_ready=attempts.idempotent)
+            try:
+                async for reply in call:
+                    attempts.idempotent = False
+                    yield reply
+                return
+            except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+                await attempts.pause_or_raise(error)
+            finally:
+                call.cancel()
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._credential + current_trace().metadata()
+
+
+class _Attempts:
+    """How often one call may be tried, and how long."""
+
+    def __init__(self, deadline: float | None, idempotent: bool) -> None:
+        self.idempotent = idempotent
+        self._clock = asyncio.get_running_loop().time
+        self._until = None if deadline is None else self._clock() + deadline
+        self._longest_pause = FIRST_PAUSE_SECONDS
+
+    def seconds_left(self) -> float | None:
+        return None if self._until is None else max(self._until - self._clock(), 0.0)
+
+    async def pause_or_raise(self, error: grpc.aio.AioRpcError | asyncio.CancelledError) -> None:
+        """Waits before the next attempt; raises `error` as what it is where there is none."""
+        remote = _named(error)
+        pause = random.uniform(0, self._longest_pause)
+        left = self.seconds_left()
+        if not self.idempotent or remote.status is not grpc.StatusCode.UNAVAILABLE or (left is not None and left <= pause):
+            raise remote from error
+        self._longest_pause = min(2 * self._longest_pause, LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+
+
+def _named(error: grpc.aio.AioRpcError | asyncio.CancelledError) -> RemoteError:
+    """The error of a call that ended; a cancellation of our own task goes on."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error_of(error.code(), error.details(), error.trailing_metadata() or ())
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise error
+    return error_of(grpc.StatusCode.CANCELLED, "the call was cancelled", ())

@@ -1,0 +1,92 @@
+"""What lets one request be followed: its trace, carried from service to service, and the page of metrics.
+
+Each metric itself stands in the file that records it. Logs are `logs.py`; nothing here exports spans.
+"""
+
+import re
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from svckit.settings import environment
+
+REQUEST_ID_KEY = "x-request-id"
+TRACEPARENT_KEY = "traceparent"
+
+_REQUEST_ID = re.compile(r"[!-~]{1,128}\Z")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Which request the work belongs to; `traceparent` is the caller's W3C trace context, passed on as it came."""
+
+    request_id: str
+    traceparent: str | None = None
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What travels with a call to another service."""
+        pairs = ((REQUEST_ID_KEY, self.request_id), (TRACEPARENT_KEY, self.traceparent))
+        return tuple((key, value) for key, value in pairs if value)
+
+
+_NO_TRACE = Trace("")
+_trace: ContextVar[Trace] = ContextVar("trace", default=_NO_TRACE)
+
+
+def trace_of(headers: Mapping[str, str]) -> Trace:
+    """The trace that a request's headers or metadata carry; what is missing or not well formed is made anew or left out."""
+    request_id = headers.get(REQUEST_ID_KEY, "")
+    traceparent = headers.get(TRACEPARENT_KEY, "")
+    return Trace(
+        request_id if _REQUEST_ID.match(request_id) else f"req_{uuid.uuid4().hex}",
+        traceparent if _TRACEPARENT.match(traceparent) else None,
+    )
+
+
+def bind_trace(trace: Trace) -> None:
+    """Makes `trace` the current one for this task and the tasks it starts."""
+    _trace.set(trace)
+
+
+def current_trace() -> Trace:
+    """The trace that this task works for; an empty one outside of any request."""
+    return _trace.get()
+
+
+def metrics_page() -> bytes:
+    """All metrics in Prometheus' text format; with PROMETHEUS_MULTIPROC_DIR set, those of all processes that share the directory."""
+    if not environment().get("PROMETHEUS_MULTIPROC_DIR"):
+        return generate_latest(REGISTRY)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)
+
+
+@asynccontextmanager
+async def open_metrics_listener(address: str) -> AsyncIterator[str]:
+    """Serves /metrics and /healthz on `host:port` for a service that runs alone; yields the bound address."""
+    app = web.Application()
+    app.add_routes([web.get("/metrics", _metrics), web.get("/healthz", _healthz)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        host, _, port = address.rpartition(":")
+        await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+        yield f"{host}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    return web.Response(body=metrics_page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _healthz(request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")

@@ -86,9 +86,7 @@ class Caller:
         async with aclosing(self._replies(method, request, _Attempts(deadline, idempotent))) as replies:
             yield replies
 
-    async def _replies(
-        self, method: grpc.aio.UnaryStreamMultiCallable[Q, R], request: Q, attempts: "_Attempts"
-    ) -> AsyncGenerator[R, None]:
+    async def _replies(self, method: grpc.aio.UnaryStreamMultiCallable[Q, R], request: Q, attempts: "_Attempts") -> AsyncGenerator[R, None]:
         metadata = self._metadata()
         while True:
             call = method(request, timeout=attempts.seconds_left(), metadata=metadata, wait_for_ready=attempts.idempotent)

@@ -1,6 +1,6 @@
 """Serving gRPC: where generated code registers, the guard around every handler, the listener, health and reflection.
 
-The guard is a plain wrapper of a handler, so it is the same on a socket and on a `LocalChannel`. What the handlers do is each room's business.
+The guard is a plain wrapper of a handler, the same on a socket and on a `LocalChannel`. What handlers do is each room's business.
 """
 
 import asyncio
@@ -189,7 +189,7 @@ class _Guard:
 
 
 def _is_final(error: BaseException) -> bool:
-    """Has the call ended already? So it has when its task was cancelled; a CancelledError that a handler raised by itself is a mere error."""
+    """Has the call ended already? It has when its task was cancelled; a CancelledError that a handler raised by itself is a mere error."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0

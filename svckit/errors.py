@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import grpc
 
-MAX_MESSAGE_CHARS = 1000
+MAX_DETAILS_BYTES = 2000  # a byte may travel as three, and 8 kB of headers is what every gRPC peer takes
+MAX_VALUE_CHARS = 500
 REASON_KEY = "turnkeep-reason"
 PARAM_KEY = "turnkeep-param"
 HEADER_PREFIX = "turnkeep-header-"
@@ -74,7 +75,7 @@ def status_of(error: ServiceError) -> tuple[grpc.StatusCode, str, Metadata]:
     if error.param is not None:
         metadata.append((PARAM_KEY, _printable(error.param)))
     metadata += [(HEADER_PREFIX + name.lower(), _printable(value)) for name, value in error.headers.items()]
-    return error.status, error.message[:MAX_MESSAGE_CHARS], tuple(metadata)
+    return error.status, _bounded(error.message), tuple(metadata)
 
 
 def error_of(code: grpc.StatusCode, details: str | None, trailing: Iterable[tuple[str, str | bytes]]) -> RemoteError:
@@ -89,5 +90,9 @@ def error_of(code: grpc.StatusCode, details: str | None, trailing: Iterable[tupl
     )
 
 
+def _bounded(message: str) -> str:
+    return message.encode("utf-8", "replace")[:MAX_DETAILS_BYTES].decode("utf-8", "ignore")
+
+
 def _printable(value: str) -> str:
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in value)[:MAX_MESSAGE_CHARS]
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in value)[:MAX_VALUE_CHARS]

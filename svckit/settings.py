@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar, get_origin, get_type_hints
+from typing import Annotated, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -30,8 +30,8 @@ class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[log]`: level (`debug` to `error`) and format (`json`, or `console` for people)."""
 
-    level: str = "info"
-    format: str = "json"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "console"] = "json"
 
 
 class SettingsError(Exception):
@@ -47,16 +47,15 @@ def load(kind: type[T], *, file: Path | None = None, environ: Mapping[str, str] 
 
     Sections of the file that `kind` does not have belong to other rooms and are left alone; `check_sections` looks for those of none.
     """
-    names = msgspec.structs.fields(kind)
-    sections = {field.encode_name: field.type for field in names}
+    sections = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     layers = [(str(file), _from_file(file, sections))] if file else []
     layers += [("environment", _from_environment(environ or {}, sections)), ("flags", flags or {})]
     merged: Sections = {}
     for source, layer in layers:
         for section, values in layer.items():
             if section in sections:
+                _check(sections[section], values, section, source)
                 merged[section] = {**merged.get(section, {}), **values}
-                _converted(sections[section], merged[section], section, source)
     return msgspec.convert(merged, kind, strict=False)
 
 
@@ -109,16 +108,27 @@ def _section_of(name: str, sections: Mapping[str, object]) -> str | None:
 
 
 def _value(kind: object, key: str, value: str) -> object:
-    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-    hint = get_type_hints(kind).get(key) if is_struct else None
-    if get_origin(hint) in (tuple, list):
+    hint = _type_of(kind, key)
+    if get_origin(get_args(hint)[0] if get_origin(hint) is Annotated else hint) in (tuple, list):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 
 
-def _converted(kind: object, values: dict[str, object], section: str, source: str) -> None:
-    try:
-        msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as exc:
-        reason, _, path = str(exc).partition(" - at `$")
-        raise SettingsError(source, section + path.rstrip("`").replace("[...]", ""), reason) from exc
+def _check(kind: object, values: Mapping[str, object], section: str, source: str) -> None:
+    """Raises SettingsError for the first value that does not fit. A file has types; the environment and flags may give strings for them."""
+    for key, value in values.items():
+        hint = _type_of(kind, key)
+        if hint is None:
+            raise SettingsError(source, f"{section}.{key}", f"unknown key; known are {', '.join(get_type_hints(kind))}")
+        try:
+            msgspec.convert(value, hint, strict=source not in ("environment", "flags"))
+        except msgspec.ValidationError as exc:
+            reason, _, path = str(exc).partition(" - at `$")
+            raise SettingsError(source, f"{section}.{key}{path.rstrip('`')}", reason) from exc
+
+
+def _type_of(kind: object, key: str) -> object:
+    """The type of one key of a section: a struct says it per field, a dictionary for all keys."""
+    if get_origin(kind) is dict:
+        return get_args(kind)[1]
+    return get_type_hints(kind, include_extras=True).get(key)

@@ -263,7 +263,7 @@ def _item(item: Item, dialect: Dialect, mint: Mint, cut: bool) -> Json:
                 body["encrypted_content"] = item.encrypted_content
         case Other(given):
             body = {"id": mint("it"), **given}
-    nulls = {key: None for key in dialect.item_nulls.get(str(body["type"]), ())}
+    nulls = dict.fromkeys(dialect.item_nulls.get(str(body["type"]), ()))
     if dialect.call_ids_only and body["type"] == "function_call":
         del body["id"]
     return nulls | body

@@ -11,6 +11,7 @@ As a process of its own: `python -m tests.fakes.engine --port 9000 [--strict] [-
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import socket
@@ -183,18 +184,20 @@ class FakeEngine:
                 wire.serving = None
 
     def _note(self, received: Received) -> None:
-        if received.reused and self.drops_when_reused > 0:
-            kept = self.dropped
-        else:
-            kept = self.posts if received.method == "POST" else self.gets
+        kept = self._record_for(received)
         received.number = len(kept)
         kept.append(received)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         self._news.set()
 
-    async def _answer(self, wire: "_Wire", received: Received) -> None:
+    def _record_for(self, received: Received) -> list[Received]:
         if received.reused and self.drops_when_reused > 0:
+            return self.dropped
+        return self.posts if received.method == "POST" else self.gets
+
+    async def _answer(self, wire: "_Wire", received: Received) -> None:
+        if received in self.dropped:
             self.drops_when_reused -= 1
             await wire.end("reset")
         script = self._script_for(received)
@@ -214,7 +217,7 @@ class FakeEngine:
             await wire.end(script.ending)
         if reply.chunked:
             await wire.write(b"0\r\n\r\n")
-        if script.close_after or len(b"".join(body)) < len(b"".join(reply.pieces)) and not reply.chunked:
+        if script.close_after or (len(b"".join(body)) < len(b"".join(reply.pieces)) and not reply.chunked):
             await wire.end("close")
 
     def _script_for(self, received: Received) -> Script:
@@ -395,10 +398,8 @@ def main() -> None:
     parser.add_argument("--dialect", choices=sorted(DIALECTS), default=VLLM.name)
     parser.add_argument("--seconds-per-token", type=float, default=0.0)
     given = parser.parse_args()
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(given.port, given.strict, given.dialect, given.seconds_per_token))
-    except KeyboardInterrupt:
-        pass
 
 
 if __name__ == "__main__":

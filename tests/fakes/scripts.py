@@ -5,6 +5,7 @@ Builders make scripts (`text("hello")`, `function_call(...)`, `status(429)`), `+
 """
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -232,4 +233,4 @@ def writes_of(script: Script, body: Sequence[bytes]) -> tuple[bytes, ...]:
     whole = b"".join(kept)
     cuts = script.split_at or tuple(range(script.write_size or 1, len(whole), script.write_size or 1))
     edges = (0, *(cut for cut in cuts if 0 < cut < len(whole)), len(whole))
-    return tuple(whole[start:end] for start, end in zip(edges, edges[1:], strict=False))
+    return tuple(whole[start:end] for start, end in itertools.pairwise(edges))

@@ -10,17 +10,67 @@ from collections.abc import Iterator, Set
 from tests.fakes.answers import Json
 
 RESPONSES_FIELDS = frozenset(
-    """model input instructions tools tool_choice parallel_tool_calls max_output_tokens temperature top_p top_k min_p top_logprobs text
-    reasoning stream stream_options include store user presence_penalty frequency_penalty repetition_penalty prompt_cache_key
-    prompt_cache_retention seed stop verbosity logit_bias ignore_eos skip_special_tokens cache_salt request_id priority""".split()
+    [
+        "model",
+        "input",
+        "instructions",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "max_output_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "top_logprobs",
+        "text",
+        "reasoning",
+        "stream",
+        "stream_options",
+        "include",
+        "store",
+        "user",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "seed",
+        "stop",
+        "verbosity",
+        "logit_bias",
+        "ignore_eos",
+        "skip_special_tokens",
+        "cache_salt",
+        "request_id",
+        "priority",
+    ]
 )
-NEVER_FORWARDED = (
-    "background previous_response_id conversation context_management client_metadata metadata safety_identifier service_tier "
-    "truncation max_tool_calls prompt generate"
-).split()
+NEVER_FORWARDED = [
+    "background",
+    "previous_response_id",
+    "conversation",
+    "context_management",
+    "client_metadata",
+    "metadata",
+    "safety_identifier",
+    "service_tier",
+    "truncation",
+    "max_tool_calls",
+    "prompt",
+    "generate",
+]
 INCLUDE_VALUES = frozenset(
-    """file_search_call.results web_search_call.results web_search_call.action.sources message.input_image.image_url
-    computer_call_output.output.image_url code_interpreter_call.outputs reasoning.encrypted_content message.output_text.logprobs""".split()
+    [
+        "file_search_call.results",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "message.input_image.image_url",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+        "reasoning.encrypted_content",
+        "message.output_text.logprobs",
+    ]
 )
 ITEM_FIELDS = {
     "message": frozenset({"type", "id", "role", "content", "status"}),
@@ -103,7 +153,7 @@ def _check_include(include: object) -> None:
 def _check_options(request: Json) -> None:
     _need("stream_options" not in request or request.get("stream") is True, "stream_options: only with stream.")
     limit = request.get("max_output_tokens")
-    _need(limit is None or type(limit) is int and limit > 0, "max_output_tokens: a positive integer.")
+    _need(limit is None or (type(limit) is int and limit > 0), "max_output_tokens: a positive integer.")
     for name in ("temperature", "top_p"):
         value = request.get(name)
         _need(value is None or type(value) in (int, float), f"{name}: a number.")

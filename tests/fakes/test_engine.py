@@ -77,7 +77,11 @@ async def test_numbers_and_indexes_are_there_in_one_dialect_and_missing_in_the_o
 
 @pytest.mark.parametrize(
     ("dialect", "event", "status"),
-    [("vllm", "response.completed", "incomplete"), ("llama.cpp", "response.completed", "completed"), ("openai", "response.incomplete", "incomplete")],
+    [
+        ("vllm", "response.completed", "incomplete"),
+        ("llama.cpp", "response.completed", "completed"),
+        ("openai", "response.incomplete", "incomplete"),
+    ],
 )
 async def test_a_cut_answer_is_told_as_the_dialect_tells_it(engine, client, dialect: str, event: str, status: str) -> None:
     speaks = {"vllm": engine.dialect, "llama.cpp": LLAMA_CPP, "openai": OPENAI}[dialect]
@@ -98,7 +102,9 @@ async def test_a_request_is_written_down_with_bytes_headers_and_time(engine, cli
 
 
 async def test_a_stream_cut_after_events_or_bytes_ends_the_way_it_was_told(engine, client) -> None:
-    engine.play(text("a b c").cut(events=4, ending="end"), text("a b c").cut(bytes=100, ending="close"), text("a").cut(bytes=9, ending="reset"))
+    engine.play(
+        text("a b c").cut(events=4, ending="end"), text("a b c").cut(bytes=100, ending="close"), text("a").cut(bytes=9, ending="reset")
+    )
     assert len(await stream(client, engine)) == 4
     with pytest.raises(aiohttp.ClientPayloadError):
         await post(client, engine, stream=True)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import grpc
 
+MAX_MESSAGE_CHARS = 1000
 MAX_DETAILS_BYTES = 2000  # a byte may travel as three, and 8 kB of headers is what every gRPC peer takes
 MAX_VALUE_CHARS = 500
 REASON_KEY = "turnkeep-reason"
@@ -91,7 +92,7 @@ def error_of(code: grpc.StatusCode, details: str | None, trailing: Iterable[tupl
 
 
 def _bounded(message: str) -> str:
-    return message.encode("utf-8", "replace")[:MAX_DETAILS_BYTES].decode("utf-8", "ignore")
+    return message[:MAX_MESSAGE_CHARS].encode("utf-8", "replace")[:MAX_DETAILS_BYTES].decode("utf-8", "ignore")
 
 
 def _printable(value: str) -> str:

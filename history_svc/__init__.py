@@ -1,0 +1,1 @@
+"""The history service: items, responses and checkpoints in Postgres. The only room with SQL."""

@@ -1,0 +1,57 @@
+"""The history service's settings: the sections of `turnkeep.toml` that it reads, with their defaults. How they are read is svckit's."""
+
+import msgspec
+
+from svckit.settings import GrpcSettings, LogSettings
+
+MIB = 1024 * 1024
+
+
+class HistorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[history]`."""
+
+    listen: str = "127.0.0.1:9001"
+    """Where gRPC listens: `host:port` or `unix:/path`; empty: nowhere, for callers in this process only."""
+    metrics_listen: str = "127.0.0.1:9101"
+    """Where a history service that runs alone serves its metrics; empty: nowhere."""
+    database_url: str = ""
+    """The database, directly or through a pooler in transaction mode."""
+    listen_url: str = ""
+    """A direct way to the database, for migrations; empty: `database_url` is direct."""
+    migrate_at_start: bool = True
+    """Bring the schema up to date before anything is served."""
+    start_seconds: float = 30.0
+    """How long the start waits for a database that does not answer yet."""
+    read_connections: int = 6
+    commit_connections: int = 6
+    background_connections: int = 2
+    pool_wait_seconds: float = 5.0
+    """How long a call waits for a connection, and for its share of the memory."""
+    pool_queue: int = 256
+    """How many calls may wait for connections of one pool."""
+    statement_seconds: float = 30.0
+    """How long one store operation may take once it has its connection."""
+    context_limit_bytes: int = 32 * MIB
+    """The largest context that is loaded."""
+    load_budget_bytes: int = 256 * MIB
+    """What all contexts being loaded and sent may take together."""
+    tree_max_items: int = 1_000_000
+    """A tree with so many items is continued in a new tree."""
+    retention_seconds: int = 0
+    """How long a response is kept after its commit; 0: until it is deleted."""
+    longest_turn_seconds: float = 7200.0
+    """Longer than any turn may run: what a deleted response leaves behind is not swept sooner."""
+    sweep_interval_seconds: float = 60.0
+    """How often unused items and expired responses are looked for; 0: never by this process."""
+    sweep_batch: int = 10_000
+    """How many rows one sweep transaction deletes at most."""
+    drain_seconds: float = 10.0
+    """How long calls may go on once the service is asked to stop."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """All sections of the history service."""
+
+    log: LogSettings = LogSettings()
+    grpc: GrpcSettings = GrpcSettings()
+    history: HistorySettings = HistorySettings()

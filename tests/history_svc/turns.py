@@ -1,0 +1,128 @@
+"""Turns to save and a client that reads them back, for the tests of history."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from svckit.errors import RemoteError, error_of
+from svckit.ids import IdBlock, new_block, new_tree_key, tree_key_of
+from turnkeep.common.v1 import common_pb2 as common
+from turnkeep.history.v1 import history_pb2 as pb
+from turnkeep.history.v1.history_pb2_grpc import HistoryServiceStub
+
+OWNER = "ada"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A context as its reader sees it, and the messages that brought it."""
+
+    head: pb.ContextHead
+    prompts: bytes
+    replies: list[pb.LoadContextReply]
+
+
+class Client:
+    """Calls the service and raises its failures as RemoteError."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.stub = HistoryServiceStub(channel)
+
+    async def load(self, response_id: str, owner: str = OWNER) -> Loaded:
+        """A whole context."""
+        try:
+            replies = [reply async for reply in self.stub.LoadContext(pb.LoadContextRequest(owner=owner, response_id=response_id))]
+        except grpc.aio.AioRpcError as exc:
+            raise _raised(exc) from exc
+        prompts = b",".join(item.prompt for reply in replies for item in reply.items if item.prompt)
+        return Loaded(replies[0].head, prompts, replies)
+
+    async def commit(self, turn: pb.CommitTurnRequest) -> pb.CommitTurnReply:
+        """Saves a turn."""
+        return await _answer(self.stub.CommitTurn(turn))
+
+    async def get(self, response_id: str, owner: str = OWNER) -> pb.GetResponseReply:
+        """A response."""
+        return await _answer(self.stub.GetResponse(pb.GetResponseRequest(owner=owner, response_id=response_id)))
+
+    async def delete(self, response_id: str, owner: str = OWNER) -> pb.DeleteResponseReply:
+        """Deletes a response."""
+        return await _answer(self.stub.DeleteResponse(pb.DeleteResponseRequest(owner=owner, response_id=response_id)))
+
+    async def page(self, response_id: str, owner: str = OWNER, **wanted: object) -> tuple[list[str], str]:
+        """The item ids of one page of a response's input, and the token of the next."""
+        request = pb.ListInputItemsRequest(owner=owner, response_id=response_id, **wanted)
+        try:
+            replies = [reply async for reply in self.stub.ListInputItems(request)]
+        except grpc.aio.AioRpcError as exc:
+            raise _raised(exc) from exc
+        return [item.id for reply in replies for item in reply.items], replies[-1].next_page_token
+
+    async def continued(self, parent_id: str, *words: str, owner: str = OWNER, **fields: object) -> pb.CommitTurnRequest:
+        """Saves a turn that continues from `parent_id`, the way a caller does: load, then commit what was loaded. Gives what was saved."""
+        loaded = await self.load(parent_id, owner)
+        turn = continuation(parent_id, loaded.head, *words, owner=owner, **fields)
+        await self.commit(turn)
+        return turn
+
+
+async def _answer(call: grpc.aio.UnaryUnaryCall) -> object:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as exc:
+        raise _raised(exc) from exc
+
+
+def _raised(exc: grpc.aio.AioRpcError) -> RemoteError:
+    return error_of(exc.code(), exc.details(), exc.trailing_metadata())
+
+
+def root(*words: str, **fields: object) -> pb.CommitTurnRequest:
+    """The first turn of a chain: the last of `words` is what the model said, the others are what it was given."""
+    return _turn(new_block(new_tree_key()), words, **fields)
+
+
+def continuation(parent_id: str, head: pb.ContextHead, *words: str, **fields: object) -> pb.CommitTurnRequest:
+    """A turn that continues from a loaded context."""
+    return _turn(new_block(tree_key_of(parent_id)), words, parent_response_id=parent_id, base=head.checkpoint, **fields)
+
+
+def _turn(block: IdBlock, words: Sequence[str], **fields: object) -> pb.CommitTurnRequest:
+    values: dict[str, object] = {
+        "owner": OWNER,
+        "response_id": block.id("resp"),
+        "round": 1,
+        "items": [said(word, block.id("msg", place + 1)) for place, word in enumerate(words)],
+        "input_count": max(len(words) - 1, 0),
+        "status": common.RESPONSE_STATUS_COMPLETED,
+        "model": "m",
+        "body": b'"object":"response"',
+        "created_at": 1_700_000_000,
+        "completed_at": 1_700_000_009,
+    }
+    turn = pb.CommitTurnRequest(**{**values, **fields})
+    turn.content_hash = hashlib.sha256(turn.SerializeToString(deterministic=True)).digest()
+    return turn
+
+
+def said(word: str, id: str, **fields: object) -> pb.NewItem:
+    """An item whose prompt is its body."""
+    item = common.Item(id=id, type="message", body=body(word))
+    return pb.NewItem(**{"item": item, "tokens": 10, **fields})
+
+
+def body(word: str) -> bytes:
+    """The body, and the prompt, of the item that says `word`."""
+    return b'{"type":"message","text":"%b"}' % word.encode()
+
+
+def prompts(*words: str) -> bytes:
+    """The joined prompts of items that say `words`."""
+    return b",".join(map(body, words))
+
+
+def spans(*bounds: tuple[int, int]) -> list[common.Span]:
+    """Spans from pairs of numbers."""
+    return [common.Span(first=first, end=end) for first, end in bounds]

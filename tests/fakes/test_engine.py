@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -24,6 +26,8 @@ from tests.fakes.scripts import (
     text,
 )
 
+ROOT = Path(__file__).parents[2]
+PLACE = {"type": "object", "properties": {"name": {"type": "string"}, "tags": {"type": "array", "items": {"type": "integer"}}}}
 ASK = {"model": "m", "store": False, "input": "hello there"}
 
 
@@ -232,3 +236,62 @@ async def test_it_can_die_and_come_back_on_the_same_port(engine, client) -> None
         await post(client, engine)
     await engine.start()
     assert (await post(client, engine))[0] == 200
+
+
+async def test_it_runs_as_a_process_of_its_own(client) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.fakes.engine", "--strict", "--seconds-per-token", "0.001", stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdout is not None
+    try:
+        url = (await process.stdout.readline()).decode().split()[-1]
+        async with client.post(url + "/v1/responses", json=ASK | {"stream": True}) as answer:
+            assert b"You said: hello there" in await answer.read()
+        async with client.post(url + "/v1/responses", json={"model": "m"}) as answer:
+            assert answer.status == 400
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]}]},
+            "You said: a b",
+        ),
+        ({"max_output_tokens": 2}, "You said: "),
+        ({"text": {"format": {"type": "json_schema", "schema": PLACE}}}, '{"name": "sample", "tags": [1]}'),
+    ],
+)
+async def test_the_echo_fits_the_request(engine, client, fields: dict[str, object], expected: str) -> None:
+    _, body = await post(client, engine, **fields)
+    assert json.loads(body)["output"][0]["content"][0]["text"] == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"tool_choice": "required"}, "function_call"),
+        ({"tool_choice": {"type": "function", "name": "get_weather"}}, "function_call"),
+        ({"input": "what is the weather like?"}, "function_call"),
+        ({"input": "what is the weather like?", "tool_choice": "none"}, "message"),
+        ({"input": "good day"}, "message"),
+    ],
+)
+async def test_the_echo_calls_a_tool_that_is_forced_or_spoken_of(engine, client, fields: dict[str, object], kind: str) -> None:
+    tools = [{"type": "function", "name": "get_weather", "parameters": {}}]
+    _, body = await post(client, engine, tools=tools, **fields)
+    assert json.loads(body)["output"][0]["type"] == kind
+
+
+async def test_it_counts_the_requests_it_has_in_hand(engine, client) -> None:
+    gate = asyncio.Event()
+    engine.play(*(text("x").hold_head(gate) for _ in range(5)))
+    asking = [asyncio.create_task(post(client, engine)) for _ in range(5)]
+    await engine.request(4)
+    assert engine.in_flight == 5
+    gate.set()
+    await asyncio.gather(*asking)
+    assert (engine.in_flight, engine.most_in_flight) == (0, 5)

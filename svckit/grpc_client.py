@@ -128,10 +128,13 @@ class _Attempts:
 
 
 def _named(error: grpc.aio.AioRpcError | asyncio.CancelledError) -> RemoteError:
-    """The error of a call that ended; a cancellation of our own task goes on."""
-    if isinstance(error, grpc.aio.AioRpcError):
+    """The error of a call that ended; a cancellation of our own task goes on as it is.
+
+    A call that others cancelled was broken off by a stop, there or here, which is one way of being UNAVAILABLE.
+    """
+    if isinstance(error, grpc.aio.AioRpcError) and error.code() is not grpc.StatusCode.CANCELLED:
         return error_of(error.code(), error.details(), error.trailing_metadata() or ())
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
-    return error_of(grpc.StatusCode.CANCELLED, "the call was cancelled", ())
+    return error_of(grpc.StatusCode.UNAVAILABLE, "the call was broken off", ())

@@ -21,7 +21,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[grpc]`: what every call between services must present. All empty: callers on this machine are trusted."""
 
-    token: str = ""
+    token: Annotated[str, msgspec.Meta(pattern="^[!-~]*$")] = ""
     tls_certificate: str = ""
     tls_key: str = ""
     tls_authority: str = ""

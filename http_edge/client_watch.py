@@ -1,0 +1,49 @@
+"""Notices a client that has left without saying so: it takes no byte for too long although bytes wait for it.
+
+The connection is then cut, and that is what cancels the request. A client that hangs up is aiohttp's business.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+_LOOKS_PER_PATIENCE = 6
+
+
+class ClientWatch:
+    """Looks at the connection of one request a few times within `patience` seconds, for as long as its context is open."""
+
+    def __init__(self, request: web.BaseRequest, patience: float) -> None:
+        self._request = request
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._taken = 0
+        self._waiting_since: float | None = None
+
+    def __enter__(self) -> Self:
+        self._look_again()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._timer.cancel()
+
+    def _look_again(self) -> None:
+        self._timer = self._loop.call_later(self._patience / _LOOKS_PER_PATIENCE, self._look)
+
+    def _look(self) -> None:
+        transport = self._request.transport
+        if transport is None:
+            return
+        waiting = transport.get_write_buffer_size()
+        taken = self._request.writer.output_size - waiting
+        if not waiting or taken > self._taken:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = self._loop.time()
+        elif self._loop.time() - self._waiting_since >= self._patience:
+            transport.abort()
+            return
+        self._taken = taken
+        self._look_again()

@@ -1,0 +1,44 @@
+"""What the services keep, as the API shows it: ids are written in front of bodies, bodies are never parsed."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from turnkeep.common.v1.common_pb2 import Item
+from turnkeep.history.v1.history_pb2 import GetResponseReply
+
+
+def response(response_id: str, reply: GetResponseReply) -> bytes:
+    """The response object with the same keys as in the terminal event of its stream."""
+    output = b'"output":[' + b",".join(map(item, reply.output)) + b"]"
+    return _object(_member("id", response_id), _members(reply.body), output)
+
+
+def item(kept: Item) -> bytes:
+    """One item."""
+    return _object(_member("id", kept.id), _members(kept.body))
+
+
+def page(items: Iterable[Item], *, has_more: bool) -> bytes:
+    """A list object: one page, and whether another one follows."""
+    shown = tuple(items)
+    ends = {"first_id": shown[0].id if shown else None, "last_id": shown[-1].id if shown else None, "has_more": has_more}
+    return _object(b'"object":"list","data":[' + b",".join(map(item, shown)) + b"]", _members(msgspec.json.encode(ends)))
+
+
+def deleted(response_id: str) -> bytes:
+    """What is left of a deleted response."""
+    return msgspec.json.encode({"id": response_id, "object": "response.deleted", "deleted": True})
+
+
+def _member(key: str, value: str) -> bytes:
+    return msgspec.json.encode({key: value})[1:-1]
+
+
+def _members(body: bytes) -> bytes:
+    """The members of a JSON object, without its braces."""
+    return body.strip()[1:-1].strip()
+
+
+def _object(*members: bytes) -> bytes:
+    return b"{" + b",".join(filter(None, members)) + b"}"

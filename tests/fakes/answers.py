@@ -1,11 +1,12 @@
-"""What a model says, as values, and how engines put it on the wire: Responses events and objects in three dialects.
+"""What a model says, as values, and how engines put it on the wire: Responses events and objects, as vLLM and OpenAI write them.
 
-This file knows nothing of sockets, faults or time; `scripts.py` adds those. Chat Completions and the other wires stand in `other_wires.py`.
+This file knows nothing of sockets, faults or time; `scripts.py` adds those. What llama.cpp writes stands in `llama_cpp.py`, Chat
+Completions and the other wires in `other_wires.py`.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 Json = dict[str, object]
 Mint = Callable[[str], str]
@@ -117,42 +118,63 @@ def pieces(text: str) -> tuple[str, ...]:
 class Dialect:
     """The habits of one kind of engine.
 
-    `numbered`: events carry sequence_number, output_index and content_index. `admits_cut`: a cut response says `incomplete`;
-    `names_cut`: its terminal event is `response.incomplete` and the cut item says so too. `done_marker`: `[DONE]` ends the stream.
-    `call_ids_only`: function calls carry no id of their own. `full`: the response object echoes the request and has null fields.
+    `overlapping`: llama.cpp's form of the stream (see `llama_cpp.py`); the other habits say nothing about it.
+    `admits_cut`: a cut response says `incomplete`; `names_cut`: its terminal event is `response.incomplete` and the cut item says so too.
+    `fresh_ids`: the terminal event names the items anew. `harmony`: content_index goes on over the items, and reasoning parts have events
+    of their own name.
+    `nulls`: absent optional fields are null. `done_marker`: `[DONE]` ends the stream.
     """
 
     name: str
-    numbered: bool = True
+    overlapping: bool = False
     admits_cut: bool = True
     names_cut: bool = False
+    fresh_ids: bool = False
+    harmony: bool = False
+    nulls: bool = False
     done_marker: bool = False
-    call_ids_only: bool = False
-    full: bool = True
-    item_nulls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-VLLM = Dialect("vllm", item_nulls={"message": ("phase",), "function_call": ("namespace",), "reasoning": ("encrypted_content",)})
-LLAMA_CPP = Dialect("llama.cpp", numbered=False, admits_cut=False, call_ids_only=True, full=False)
+VLLM = Dialect("vllm", fresh_ids=True, nulls=True)
+VLLM_HARMONY = replace(VLLM, name="vllm-harmony", harmony=True)
+LLAMA_CPP = Dialect("llama.cpp", overlapping=True, admits_cut=False)
 OPENAI = Dialect("openai", names_cut=True)
-DIALECTS = {dialect.name: dialect for dialect in (VLLM, LLAMA_CPP, OPENAI)}
+DIALECTS = {dialect.name: dialect for dialect in (VLLM, VLLM_HARMONY, LLAMA_CPP, OPENAI)}
+NULLS = {"message": ("phase",), "function_call": ("namespace",), "reasoning": ("encrypted_content",)}
 
 
 def response_events(answer: Answer, request: Json, dialect: Dialect, mint: Mint) -> list[Json]:
-    """The whole Responses stream of one answer, in the dialect."""
-    events: list[Json] = []
+    """The whole Responses stream of one answer, numbered, in the dialect."""
     head = _response(answer, request, dialect, mint("resp"))
     opening = head | {"status": "in_progress", "output": [], "usage": None, "completed_at": None, "incomplete_details": None, "error": None}
-    events.append({"type": "response.created", "response": opening})
-    events.append({"type": "response.in_progress", "response": opening})
-    output: list[Json] = []
-    for index, item in enumerate(answer.items):
-        cut = answer.status != "completed" and index == len(answer.items) - 1
-        body = _item(item, dialect, mint, cut and dialect.names_cut)
-        events.extend({**event, "output_index": index} for event in _item_events(item, body))
-        output.append(body)
-    events.extend(_ending(answer, head | {"output": output}, dialect))
-    return [_spoken(number, event, dialect) for number, event in enumerate(events)]
+    events: list[Json] = [{"type": "response.created", "response": opening}, {"type": "response.in_progress", "response": opening}]
+    output = _bodies(answer, dialect, mint)
+    for index, (item, body) in enumerate(zip(answer.items, output, strict=True)):
+        events.extend({**event, "output_index": index} for event in _item_events(item, body, dialect))
+    final = _bodies(answer, dialect, mint) if dialect.fresh_ids else output
+    events.extend(_ending(answer, head | {"output": final}, dialect))
+    if dialect.harmony:
+        events = list(_as_harmony(events))
+    return [{"type": event["type"], "sequence_number": number, **event} for number, event in enumerate(events)]
+
+
+def _bodies(answer: Answer, dialect: Dialect, mint: Mint) -> list[Json]:
+    last = len(answer.items) - 1
+    cut = answer.status != "completed" and dialect.names_cut
+    return [_item(item, dialect, mint, cut and index == last) for index, item in enumerate(answer.items)]
+
+
+def _as_harmony(events: list[Json]) -> Iterator[Json]:
+    number = -1
+    for event in events:
+        part = event.get("part")
+        if event["type"] == "response.content_part.added":
+            number += 1
+        if "content_index" in event:
+            event = event | {"content_index": number}
+        if isinstance(part, dict) and part.get("type") == "reasoning_text":
+            event = event | {"type": str(event["type"]).replace("content_part", "reasoning_part")}
+        yield event
 
 
 def response_object(answer: Answer, request: Json, dialect: Dialect, mint: Mint) -> Json:
@@ -174,12 +196,6 @@ def _ending(answer: Answer, response: Json, dialect: Dialect) -> Iterator[Json]:
         yield {"type": "response.completed", "response": response}
 
 
-def _spoken(number: int, event: Json, dialect: Dialect) -> Json:
-    if dialect.numbered:
-        return {"type": event["type"], "sequence_number": number, **event}
-    return {key: value for key, value in event.items() if key not in ("output_index", "content_index", "summary_index")}
-
-
 def _response(answer: Answer, request: Json, dialect: Dialect, response_id: str) -> Json:
     status = answer.status if answer.status != "incomplete" or dialect.admits_cut else "completed"
     code, message = answer.error or ("server_error", "The engine failed.")
@@ -193,9 +209,9 @@ def _response(answer: Answer, request: Json, dialect: Dialect, response_id: str)
         "output": [],
         "error": {"code": code, "message": message} if status == "failed" else None,
         "incomplete_details": {"reason": answer.reason} if status == "incomplete" else None,
-        "usage": None if answer.no_usage else _usage(answer, request).as_json(),
+        "usage": None if answer.no_usage else usage_of(answer, request).as_json(),
     }
-    return small | _echo(request) if dialect.full else small
+    return small | _echo(request)
 
 
 def _echo(request: Json) -> Json:
@@ -221,7 +237,8 @@ def _echo(request: Json) -> Json:
     }
 
 
-def _usage(answer: Answer, request: Json) -> Usage:
+def usage_of(answer: Answer, request: Json) -> Usage:
+    """The usage that the answer states, or one counted from the request's text and the pieces."""
     if answer.usage is not None:
         return answer.usage
     text = len(repr(request.get("input"))) + len(repr(request.get("instructions")))
@@ -263,9 +280,7 @@ def _item(item: Item, dialect: Dialect, mint: Mint, cut: bool) -> Json:
                 body["encrypted_content"] = item.encrypted_content
         case Other(given):
             body = {"id": mint("it"), **given}
-    nulls = dict.fromkeys(dialect.item_nulls.get(str(body["type"]), ()))
-    if dialect.call_ids_only and body["type"] == "function_call":
-        del body["id"]
+    nulls = dict.fromkeys(NULLS.get(str(body["type"]), ())) if dialect.nulls else {}
     return nulls | body
 
 
@@ -273,10 +288,10 @@ def _part(part: Part, dialect: Dialect) -> Json:
     if part.kind == "refusal":
         return {"type": "refusal", "refusal": part.text}
     body: Json = {"type": "output_text", "text": part.text, "annotations": list(part.annotations)}
-    return body | {"logprobs": None} if dialect is VLLM else body
+    return body | {"logprobs": None} if dialect.nulls else body
 
 
-def _item_events(item: Item, body: Json) -> Iterator[Json]:
+def _item_events(item: Item, body: Json, dialect: Dialect) -> Iterator[Json]:
     opened = dict(body)
     if not isinstance(item, Other):
         opened["status"] = "in_progress"
@@ -287,13 +302,12 @@ def _item_events(item: Item, body: Json) -> Iterator[Json]:
                 yield from _part_events(part, body, index)
         case Call():
             yield {"type": "response.output_item.added", "item": opened | {"arguments": ""}}
-            item_id = body.get("id", "fc_" + str(body["call_id"]))
             for delta in item.pieces:
-                yield {"type": "response.function_call_arguments.delta", "item_id": item_id, "delta": delta}
-            done = {"item_id": item_id, "name": item.name, "arguments": item.arguments}
+                yield {"type": "response.function_call_arguments.delta", "item_id": body["id"], "delta": delta}
+            done = {"item_id": body["id"], "name": item.name, "arguments": item.arguments}
             yield {"type": "response.function_call_arguments.done", **done}
         case Reasoning():
-            yield {"type": "response.output_item.added", "item": opened | {"content": [], "summary": []}}
+            yield {"type": "response.output_item.added", "item": opened | {"content": None if dialect.nulls else [], "summary": []}}
             yield from _reasoning_events(item, body)
         case Other():
             yield {"type": "response.output_item.added", "item": opened}

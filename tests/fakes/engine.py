@@ -93,6 +93,7 @@ class FakeEngine:
         self.dropped: list[Received] = []
         self.minted: set[str] = set()
         self.in_flight = 0
+        """POST requests that are being answered now."""
         self.most_in_flight = 0
         self._port = port
         self._queue: deque[Script] = deque()
@@ -179,7 +180,7 @@ class FakeEngine:
             try:
                 await self._answer(wire, received)
             finally:
-                self.in_flight -= 1
+                self.in_flight -= received.method == "POST"
                 received.finished.set()
                 wire.serving = None
 
@@ -187,7 +188,7 @@ class FakeEngine:
         kept = self._record_for(received)
         received.number = len(kept)
         kept.append(received)
-        self.in_flight += 1
+        self.in_flight += received.method == "POST"
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         self._news.set()
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from tests.fakes.answers import CREATED_AT, Answer, Call, Dialect, Json, Message, Mint, Reasoning, response_events, response_object
+from tests.fakes.llama_cpp import llama_events, llama_object
 from tests.fakes.scripts import Asked, Edit, Reply, engine_error
 
 
@@ -14,8 +15,12 @@ def render(answer: Answer, asked: Asked, dialect: Dialect, mint: Mint, edit: Edi
     """The answer as this endpoint would give it, streamed if the request says so."""
     request, streaming = asked.json, asked.json.get("stream") is True
     match asked.path:
+        case "/v1/responses" if streaming and dialect.overlapping:
+            return _named_stream(llama_events(answer, request, mint), edit, dialect.done_marker)
         case "/v1/responses" if streaming:
             return _named_stream(response_events(answer, request, dialect, mint), edit, dialect.done_marker)
+        case "/v1/responses" if dialect.overlapping:
+            return _object(llama_object(answer, request, mint), edit)
         case "/v1/responses":
             return _object(response_object(answer, request, dialect, mint), edit)
         case "/v1/chat/completions" if streaming:

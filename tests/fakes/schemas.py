@@ -92,8 +92,21 @@ def _sdk_response() -> typing.Any:
 
 def _ask(validator: jsonschema_rs.Draft202012Validator, value: Json, what: str) -> None:
     for error in validator.iter_errors(value):
+        raise ShapeFault(f"{what} is not as the OpenAPI file says {'; '.join(_nearest(error))}")
+
+
+def _nearest(error: jsonschema_rs.ValidationError) -> list[str]:
+    """What is wrong at the bottom: of a choice between shapes, what the one with the right `type` says."""
+    branches = getattr(error.kind, "context", None) or []
+    if not branches:
         where = ".".join(str(step) for step in error.instance_path)
-        raise ShapeFault(f"{what} is not as the OpenAPI file says at {where or 'the top'}: {error.message[:400]}")
+        return [f"at {where or 'the top'}: {error.message[:300]}"]
+    fitting = [branch for branch in branches if not any(_is_other_shape(fault) for fault in branch)]
+    return [reason for branch in fitting or branches for fault in branch for reason in _nearest(fault)]
+
+
+def _is_other_shape(fault: jsonschema_rs.ValidationError) -> bool:
+    return list(fault.instance_path)[-1:] == ["type"] or 'is not of type "null"' in fault.message
 
 
 def _ask_sdk(model: typing.Any, value: Json, what: str) -> None:

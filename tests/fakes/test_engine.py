@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.fakes.answers import LLAMA_CPP, OPENAI
+from tests.fakes.answers import LLAMA_CPP, OPENAI, VLLM_HARMONY
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scripts import (
     empty,
@@ -295,3 +295,44 @@ async def test_it_counts_the_requests_it_has_in_hand(engine, client) -> None:
     gate.set()
     await asyncio.gather(*asking)
     assert (engine.in_flight, engine.most_in_flight) == (0, 5)
+
+
+async def test_llama_cpp_closes_all_items_at_the_end_and_gives_calls_no_id(engine, client) -> None:
+    engine.play((reasoning("hm") + message_and_call("one two", "look", {"q": 1})).speaking(LLAMA_CPP))
+    events = await stream(client, engine)
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "reasoning_text.delta",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.delta",
+        "output_item.done",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.done",
+        "completed",
+    ]
+    call = events[-1]["response"]["output"][2]
+    assert "id" not in call
+    assert events[9]["item_id"] == call["call_id"]
+
+
+async def test_vllm_names_the_items_anew_in_its_terminal_event(engine, client) -> None:
+    engine.play(text("hi"))
+    events = await stream(client, engine)
+    done = next(event for event in events if event["type"] == "response.output_item.done")
+    assert done["item"]["id"] != events[-1]["response"]["output"][0]["id"]
+
+
+async def test_the_harmony_dialect_counts_parts_over_all_items(engine, client) -> None:
+    engine.play((reasoning("hm") + text("hi")).speaking(VLLM_HARMONY))
+    events = await stream(client, engine)
+    assert [event["content_index"] for event in events if event["type"].endswith("text.delta")] == [0, 1]
+    assert "response.reasoning_part.added" in [event["type"] for event in events]

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 # What the gateway handles itself, or what would make an engine refuse the request (DESIGN: never forwarded).
 NEVER_FORWARDED = frozenset(
-    [
+    {
         "store",
         "background",
         "previous_response_id",
@@ -38,7 +38,7 @@ NEVER_FORWARDED = frozenset(
         "tools",
         "model",
         "input",
-    ]
+    }
 )
 
 # The keys that a Response object always has, with what stands there when the request does not say (the wire's required keys).
@@ -99,33 +99,36 @@ class TurnRequest:
     echo: JsonObject
 
 
-def read_request(
-    *,
-    owner: str,
-    model: str,
-    previous_response_id: str | None,
-    store: bool,
-    input: tuple[bytes, ...],
-    parameters: bytes,
-    new_id: Callable[[str], str],
-) -> TurnRequest:
-    """Checks a request and takes it apart. Raises InvalidRequest and Unsupported, both with `param`."""
-    given = _decoded(parameters, JsonObject)
-    known = _decoded(parameters, Parameters)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it arrived: the input items and the other fields are still JSON."""
+
+    owner: str
+    model: str
+    previous_response_id: str | None
+    store: bool
+    input: tuple[bytes, ...]
+    parameters: bytes
+
+
+def read_request(asked: Asked, new_id: Callable[[str], str]) -> TurnRequest:
+    """Checks a request and takes it apart; `new_id` makes an id with a prefix. Raises InvalidRequest and Unsupported, both with `param`."""
+    given = _decoded(asked.parameters, JsonObject)
+    known = _decoded(asked.parameters, Parameters)
     _refuse_unsupported(known)
-    if not model:
+    if not asked.model:
         raise InvalidRequest("A model is needed.", param="model")
-    if not input and previous_response_id is None:
+    if not asked.input and asked.previous_response_id is None:
         raise InvalidRequest("An input is needed where there is no response to continue from.", param="input")
     tools = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(known.tools or [])]
     names = _tool_names(tools)
     _check_tool_choice(known.tool_choice, names)
     return TurnRequest(
-        owner=owner,
-        model=model,
-        previous_response_id=previous_response_id,
-        store=store,
-        input=read_input(input, new_id),
+        owner=asked.owner,
+        model=asked.model,
+        previous_response_id=asked.previous_response_id,
+        store=asked.store,
+        input=read_input(asked.input, new_id),
         tool_names=names,
         include=frozenset(known.include or ()),
         max_output_tokens=known.max_output_tokens,

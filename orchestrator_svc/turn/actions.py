@@ -19,12 +19,12 @@ class Record:
     """What is stored of a turn."""
 
     response_id: str
+    round: int
     status: str
     items: tuple[Item, ...]
     input_count: int
     open_call_ids: tuple[str, ...]
     body: bytes
-    completed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,20 @@
 `part` is the number of a content part or summary part within its item.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator_svc.items import JsonObject
 
 
 class PartKind(Enum):
-    """The kinds of text that an item streams in parts."""
+    """The kinds of text that an item streams. A call's argument string is the one part of its item."""
 
     TEXT = "output_text"
     REFUSAL = "refusal"
     REASONING = "reasoning_text"
     SUMMARY = "summary_text"
+    ARGUMENTS = "arguments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,6 @@ class PartDelta:
     part: int
     text: str
     logprobs: bytes = b"[]"
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentsDelta:
-    """More of a call's argument string."""
-
-    key: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +78,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ModelFinished:
-    """The model call ended as it should; `cut` says why it was cut short (max_output_tokens, content_filter) or is None.
-
-    `items` is the engine's final list, with the key under which each was streamed, for what it did not announce before.
-    """
+    """The model call ended as it should; `cut` says why it was cut short (max_output_tokens, content_filter) or is None."""
 
     cut: str | None
     usage: Usage | None
-    items: tuple[tuple[int, JsonObject], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +94,7 @@ class ModelFailed:
     refusal: Exception
 
 
-ModelEvent = ItemStarted | PartDelta | ArgumentsDelta | AnnotationAdded | ItemFinished | ModelFinished | ModelFailed
+ModelEvent = ItemStarted | PartDelta | AnnotationAdded | ItemFinished | ModelFinished | ModelFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +109,10 @@ class GracePassed:
 
 @dataclass(frozen=True, slots=True)
 class ModelSent:
-    """The engine answered; what one network read held, perhaps nothing that matters."""
+    """The engine answered: what one network read held, perhaps nothing that matters. `at` is now, in seconds since 1970."""
 
-    events: tuple[ModelEvent, ...] = field(default=())
+    events: tuple[ModelEvent, ...]
+    at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,57 @@
+"""The orchestrator as one thing that can be opened: its provider, its desk, and what it serves."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from orchestrator_svc.history import History
+from orchestrator_svc.providers.registry import open_provider
+from orchestrator_svc.servicer import Orchestrator as Servicer
+from orchestrator_svc.settings import Settings
+from orchestrator_svc.turn.desk import Desk
+from svckit.grpc_client import Caller, open_channel
+from svckit.grpc_server import Services, add_health, open_server
+from svckit.settings import SettingsError
+from turnkeep.orchestrator.v1.orchestrator_pb2 import DESCRIPTOR
+from turnkeep.orchestrator.v1.orchestrator_pb2_grpc import add_OrchestratorServiceServicer_to_server
+
+SERVICE = DESCRIPTOR.services_by_name["OrchestratorService"].full_name
+_LAST_CALLS_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Orchestrator:
+    """A running orchestrator. `address` is None when it listens nowhere; `desk.drain()` ends its turns before it is left."""
+
+    services: Services
+    address: str | None
+    desk: Desk
+
+
+@asynccontextmanager
+async def open_orchestrator(settings: Settings, history: grpc.aio.Channel | None = None) -> AsyncIterator[Orchestrator]:
+    """Opens the orchestrator; with no channel to the history service it connects to the address in the settings. Raises SettingsError."""
+    if not settings.engine.url:
+        raise SettingsError("settings", "engine.url", "an engine is needed")
+    async with AsyncExitStack() as stack:
+        provider = await stack.enter_async_context(open_provider(settings.engine, settings.orchestrator))
+        channel = history if history is not None else await stack.enter_async_context(_history_channel(settings))
+        store = History(channel, Caller(settings.grpc), settings.orchestrator)
+        desk = await stack.enter_async_context(Desk(provider, store, settings.orchestrator))
+        services = Services(settings.grpc, log_fields=("owner",))
+        services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, provider))
+        add_health(services, {SERVICE: provider.answers})
+        address = None
+        if settings.orchestrator.listen:
+            server = open_server(services, settings.orchestrator.listen, settings.grpc, _LAST_CALLS_SECONDS)
+            address = await stack.enter_async_context(server)
+        stack.push_async_callback(desk.drain)
+        yield Orchestrator(services, address, desk)
+
+
+def _history_channel(settings: Settings) -> AbstractAsyncContextManager[grpc.aio.Channel]:
+    if not settings.orchestrator.history:
+        raise SettingsError("settings", "orchestrator.history", "the address of the history service is needed")
+    return open_channel(settings.orchestrator.history, settings.grpc)

@@ -1,0 +1,170 @@
+"""The history service, as a turn uses it: load what it continues from, save what it made.
+
+This file converts and calls. What a failed save means for the turn is the turn machine's business; whether a save that got no answer is
+tried again is decided here, once: the same id and content change nothing, so it is, until the deadline.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import grpc
+from prometheus_client import Histogram
+
+from orchestrator_svc.errors import HistoryUnavailable, PreviousResponseNotFound
+from orchestrator_svc.items import Item
+from orchestrator_svc.settings import OrchestratorSettings
+from orchestrator_svc.turn.actions import Record
+from orchestrator_svc.turn.events import Saved, SaveFailed
+from svckit.errors import RemoteError
+from svckit.grpc_client import Caller
+from svckit.logs import get_logger
+from turnkeep.common.v1.common_pb2 import Item as WireItem
+from turnkeep.common.v1.common_pb2 import ResponseStatus, Span
+from turnkeep.history.v1 import history_pb2
+from turnkeep.history.v1.history_pb2_grpc import HistoryServiceAsyncStub, HistoryServiceStub
+
+LOAD_SECONDS = Histogram("turnkeep_orchestrator_load_seconds", "Seconds to load the context of a continuation.")
+COMMIT_SECONDS = Histogram("turnkeep_orchestrator_commit_seconds", "Seconds to save a turn.")
+
+_STATUSES = {
+    ResponseStatus.RESPONSE_STATUS_QUEUED: "queued",
+    ResponseStatus.RESPONSE_STATUS_IN_PROGRESS: "in_progress",
+    ResponseStatus.RESPONSE_STATUS_COMPLETED: "completed",
+    ResponseStatus.RESPONSE_STATUS_INCOMPLETE: "incomplete",
+    ResponseStatus.RESPONSE_STATUS_FAILED: "failed",
+    ResponseStatus.RESPONSE_STATUS_CANCELLED: "cancelled",
+}
+_WIRE_STATUSES = {name: status for status, name in _STATUSES.items()}
+# Codes that leave open whether the save was made.
+_UNKNOWN_OUTCOME = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a turn continues from: where the parent stands, and the checkpoint to hand back."""
+
+    response_id: str
+    status: str
+    parent_response_id: str
+    open_call_ids: tuple[str, ...]
+    checkpoint: tuple[Span, ...]
+    tree_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A loaded context: its head, and the prompts in order with the provider that each is meant for (empty: all)."""
+
+    head: Head
+    prompts: tuple[tuple[bytes, str], ...]
+
+    def rendered(self, provider: str) -> bytes:
+        """The elements of a JSON array, as `provider` may see them."""
+        return b",".join(prompt for prompt, origin in self.prompts if prompt and origin in ("", provider))
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """What a save needs to know of the parent; `other_tree` when the turn starts a tree of its own."""
+
+    head: Head | None
+    other_tree: bool = False
+
+
+class History:
+    """Loads and saves for one owner of turns."""
+
+    def __init__(self, channel: grpc.aio.Channel, caller: Caller, settings: OrchestratorSettings) -> None:
+        self._stub: HistoryServiceAsyncStub = HistoryServiceStub(channel)
+        self._caller = caller
+        self._settings = settings
+
+    async def load(self, owner: str, response_id: str) -> Context:
+        """What a continuation of `response_id` starts from. Raises PreviousResponseNotFound, HistoryUnavailable, RemoteError."""
+        request = history_pb2.LoadContextRequest(owner=owner, response_id=response_id)
+        try:
+            with LOAD_SECONDS.time():
+                return await self._loaded(request)
+        except RemoteError as error:
+            if error.reason == "previous_response_not_found":
+                raise PreviousResponseNotFound(response_id=response_id) from error
+            if error.status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise HistoryUnavailable from error
+            raise
+
+    async def save(self, owner: str, model: str, created_at: int, continued: Continued, record: Record, at: int) -> Saved | SaveFailed:
+        """Saves a turn; the answer says whether it is stored for certain."""
+        request = _commit_request(owner, model, created_at, continued, record, at)
+        try:
+            with COMMIT_SECONDS.time():
+                await self._caller.unary(self._stub.CommitTurn, request, deadline=self._settings.commit_timeout_seconds, idempotent=True)
+            return Saved()
+        except RemoteError as error:
+            log.error("a turn was not saved", response_id=record.response_id, reason=error.reason, status=error.status.name)
+            if error.status in _UNKNOWN_OUTCOME:
+                return SaveFailed("storage_outcome_unknown", "The response may or may not have been stored; ask for it by its id.")
+            return SaveFailed("storage_failed", "The response could not be stored.")
+
+    async def _loaded(self, request: history_pb2.LoadContextRequest) -> Context:
+        head: Head | None = None
+        prompts: list[tuple[bytes, str]] = []
+        load = self._stub.LoadContext
+        async with self._caller.stream(load, request, deadline=self._settings.load_timeout_seconds, idempotent=True) as replies:
+            async for reply in replies:
+                if reply.HasField("head"):
+                    head = _head(request.response_id, reply.head)
+                prompts += [(item.prompt, item.origin) for item in reply.items]
+        if head is None:
+            raise HistoryUnavailable
+        return Context(head, tuple(prompts))
+
+
+def _head(response_id: str, head: history_pb2.ContextHead) -> Head:
+    return Head(
+        response_id=response_id,
+        status=_STATUSES[head.status],
+        parent_response_id=head.parent_response_id,
+        open_call_ids=tuple(head.open_call_ids),
+        checkpoint=tuple(head.checkpoint),
+        tree_full=head.tree_full,
+    )
+
+
+def _commit_request(
+    owner: str, model: str, created_at: int, continued: Continued, record: Record, at: int
+) -> history_pb2.CommitTurnRequest:
+    head = continued.head
+    return history_pb2.CommitTurnRequest(
+        owner=owner,
+        response_id=record.response_id,
+        round=record.round,
+        content_hash=_content_hash(record),
+        parent_response_id=head.response_id if head else "",
+        base=head.checkpoint if head else (),
+        base_response_id=head.response_id if head and continued.other_tree else "",
+        items=[_new_item(item) for item in record.items],
+        input_count=record.input_count,
+        status=_WIRE_STATUSES[record.status],
+        model=model,
+        open_call_ids=record.open_call_ids,
+        body=record.body,
+        created_at=created_at,
+        completed_at=at,
+    )
+
+
+def _new_item(item: Item) -> history_pb2.NewItem:
+    return history_pb2.NewItem(
+        item=WireItem(id=item.id, type=item.type, body=item.body), prompt=item.prompt, origin=item.origin, tokens=item.tokens
+    )
+
+
+def _content_hash(record: Record) -> bytes:
+    """SHA-256 over the response's body and its items, each with its length before it."""
+    content = hashlib.sha256()
+    for part in (record.body, *(part for item in record.items for part in (item.id.encode(), item.body))):
+        content.update(b"%d:" % len(part))
+        content.update(part)
+    return content.digest()

@@ -1,0 +1,149 @@
+"""HTTP to one engine: its address, its key, its connections. Knows no wire; what the bytes mean is its callers' business.
+
+Token streams are read in chunks as they arrive. A request is sent a second time only when a connection that had been used before broke
+before any byte of an answer: then the engine had closed it and never saw the request.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import aiohttp
+
+from orchestrator_svc.errors import EngineStreamInterrupted, EngineTimeout, EngineUnavailable
+from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
+from svckit.telemetry import current_trace
+
+_READ_BYTES = 256 * 1024
+_PROBE_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class _Sending:
+    """What is known of the connection that one request went out on."""
+
+    reused: bool = field(default=False)
+
+
+class EngineHttp:
+    """A connection pool to one engine."""
+
+    def __init__(
+        self, engine: EngineSettings, key: str, waits: OrchestratorSettings, pooled: aiohttp.ClientSession, fresh: aiohttp.ClientSession
+    ):
+        self._base = base_url(engine.url)
+        self._key = key
+        self._waits = waits
+        self._pooled = pooled
+        self._fresh = fresh
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no client may see: the key, the address."""
+        return (self._key, self._base, self._base.partition("//")[2])
+
+    @asynccontextmanager
+    async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The engine's answer, its head read and its body not. Raises EngineUnavailable and EngineTimeout."""
+        response = await self._answered(method, path, self._headers(headers), body)
+        try:
+            yield response
+        finally:
+            response.close()
+
+    async def chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises EngineTimeout when it pauses too long, EngineStreamInterrupted when it breaks off."""
+        wait = self._waits.first_event_timeout_seconds
+        while chunk := await self._next_chunk(response, wait):
+            yield chunk
+            wait = self._waits.gap_timeout_seconds
+
+    async def answers(self) -> bool:
+        """Whether the engine can be reached and is not failing."""
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS), self.send("GET", "/v1/models", {}, None) as response:
+                return response.status < 500
+        except (EngineUnavailable, EngineTimeout, TimeoutError):
+            return False
+
+    async def _answered(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> aiohttp.ClientResponse:
+        sending = _Sending()
+        try:
+            return await self._requested(self._pooled, sending, method, path, headers, body)
+        except (aiohttp.ClientConnectionError, OSError) as exc:
+            if not sending.reused or isinstance(exc, aiohttp.ServerTimeoutError):
+                raise EngineUnavailable from exc
+        try:
+            return await self._requested(self._fresh, sending, method, path, headers, body)
+        except (aiohttp.ClientConnectionError, OSError) as exc:
+            raise EngineUnavailable from exc
+
+    async def _requested(
+        self, session: aiohttp.ClientSession, sending: _Sending, method: str, path: str, headers: dict[str, str], body: bytes | None
+    ) -> aiohttp.ClientResponse:
+        try:
+            async with asyncio.timeout(self._waits.first_event_timeout_seconds):
+                return await session.request(
+                    method, self._base + path, headers=headers, data=body, allow_redirects=False, trace_request_ctx=sending
+                )
+        except TimeoutError as exc:
+            if isinstance(exc, aiohttp.ClientError):
+                raise
+            raise EngineTimeout from exc
+        except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as exc:
+            raise EngineUnavailable from exc
+
+    async def _next_chunk(self, response: aiohttp.ClientResponse, wait: float) -> bytes:
+        try:
+            async with asyncio.timeout(wait):
+                return await response.content.readany()
+        except TimeoutError as exc:
+            raise EngineTimeout from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            raise EngineStreamInterrupted from exc
+
+    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
+        headers = dict(given)
+        trace = current_trace()
+        headers["x-request-id"] = trace.request_id
+        if trace.traceparent:
+            headers["traceparent"] = trace.traceparent
+        if self._key:
+            headers["authorization"] = f"Bearer {self._key}"
+        return headers
+
+
+@asynccontextmanager
+async def open_engine_http(engine: EngineSettings, key: str, waits: OrchestratorSettings) -> AsyncIterator[EngineHttp]:
+    """The pool to one engine; closed with all its connections at the end."""
+    async with _session(waits, keep=True) as pooled, _session(waits, keep=False) as fresh:
+        yield EngineHttp(engine, key, waits, pooled, fresh)
+
+
+def base_url(url: str) -> str:
+    """An engine's address without a `/v1` at its end: people give it either way."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _session(waits: OrchestratorSettings, *, keep: bool) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=not keep),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=waits.connect_timeout_seconds),
+        auto_decompress=False,
+        read_bufsize=_READ_BYTES,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        trace_configs=[_reuse_noted()] if keep else [],
+    )
+
+
+def _reuse_noted() -> aiohttp.TraceConfig:
+    trace = aiohttp.TraceConfig()
+
+    async def note(session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionReuseconnParams) -> None:
+        context.trace_request_ctx.reused = True
+
+    trace.on_connection_reuseconn.append(note)
+    return trace

@@ -1,0 +1,385 @@
+"""The `responses` wire: an engine's own stateless `/v1/responses`, as vLLM, SGLang, llama.cpp and hosted APIs serve it.
+
+`Translator` (pure) turns the engine's events into the neutral ones and tolerates what engines leave out or get wrong: no numbers, no
+indexes, one index for everything, ids that change between events, a terminal event without output or one that is the only event. The
+provider sends the request and feeds it.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from orchestrator_svc.errors import EngineError, EngineStreamInterrupted
+from orchestrator_svc.items import JsonObject
+from orchestrator_svc.providers import faults
+from orchestrator_svc.providers.base import Batches, RelayedHead
+from orchestrator_svc.providers.engine_http import EngineHttp, open_engine_http
+from orchestrator_svc.providers.relay import relayed
+from orchestrator_svc.providers.sse import EventTooLarge, Parser
+from orchestrator_svc.request import TurnRequest, engine_fields
+from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
+from orchestrator_svc.turn.events import (
+    AnnotationAdded,
+    ItemFinished,
+    ItemStarted,
+    ModelEvent,
+    ModelFailed,
+    ModelFinished,
+    PartDelta,
+    PartKind,
+    Usage,
+)
+from svckit import json_text
+from svckit.errors import ServiceError
+
+PATH = "/v1/responses"
+_MAX_JSON_BYTES = 32 * 1024 * 1024
+_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
+
+
+@asynccontextmanager
+async def open_responses(engine: EngineSettings, waits: OrchestratorSettings) -> AsyncIterator["ResponsesProvider"]:
+    """The provider for one engine; its key is read from the environment here."""
+    key = os.environ.get(engine.api_key_env, "") if engine.api_key_env else ""
+    async with open_engine_http(engine, key, waits) as http:
+        yield ResponsesProvider(engine, http)
+
+
+class ResponsesProvider:
+    """One engine behind this wire."""
+
+    def __init__(self, engine: EngineSettings, http: EngineHttp) -> None:
+        self._engine = engine
+        self._http = http
+
+    @property
+    def name(self) -> str:
+        return self._engine.name
+
+    async def call(self, request: TurnRequest, input: bytes) -> Batches:
+        fields = engine_fields(request, include=frozenset(self._engine.include), drop=frozenset(self._engine.drop), add=self._engine.add)
+        body = b'{%b,"input":[%b]}' % (fields, input)
+        try:
+            async with (
+                self._http.send("POST", PATH, _HEADERS, body) as response,
+                aclosing(self._answer(response, request.model)) as batches,
+            ):
+                async for batch in batches:
+                    yield batch
+        except ServiceError as error:
+            yield (faults.failed(error),)
+
+    def relay(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AbstractAsyncContextManager[tuple[RelayedHead, AsyncIterator[bytes]]]:
+        return relayed(self._http, method, path, headers, body)
+
+    async def answers(self) -> bool:
+        return await self._http.answers()
+
+    async def _answer(self, response: aiohttp.ClientResponse, model: str) -> Batches:
+        if not 200 <= response.status < 300:
+            body = await self._whole(response)
+            yield (faults.failed(faults.refusal_of(response.status, response.headers, body, model, self._http.secrets)),)
+        elif response.content_type == "text/event-stream":
+            async with aclosing(self._streamed(response)) as batches:
+                async for batch in batches:
+                    yield batch
+        else:
+            yield Translator(self._http.secrets).whole(await self._whole(response))
+
+    async def _streamed(self, response: aiohttp.ClientResponse) -> Batches:
+        parser, translator = Parser(), Translator(self._http.secrets)
+        try:
+            async for chunk in self._http.chunks(response):
+                events = parser.feed(chunk)
+                if events:
+                    yield translator.read(events)
+                if translator.ended:
+                    return
+            yield translator.end(parser.end())
+        except EventTooLarge as exc:
+            raise EngineError from exc
+        except ServiceError as error:
+            yield translator.broken(error)
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        body = b""
+        async for chunk in self._http.chunks(response):
+            body += chunk
+            if len(body) > _MAX_JSON_BYTES:
+                raise EngineError
+        return body
+
+
+class _WireEvent(msgspec.Struct):
+    """An event of this wire, as far as it is looked at; what an engine leaves out or sends as null is None."""
+
+    type: str | None = None
+    delta: object = None
+    item_id: str | None = None
+    output_index: int | None = None
+    content_index: int | None = None
+    summary_index: int | None = None
+    logprobs: msgspec.Raw = msgspec.Raw(b"")
+    annotation: object = None
+    item: object = None
+    response: object = None
+    error: object = None
+    code: object = None
+    message: object = None
+
+
+@dataclass(slots=True)
+class _Tracked:
+    """An item of the engine's stream, and what the engine calls it."""
+
+    key: int
+    type: str
+    id: str | None
+    index: int | None
+    finished: bool = False
+    half: str = ""
+
+
+_decoder = msgspec.json.Decoder(_WireEvent)
+
+_DELTAS = {
+    "response.output_text.delta": PartKind.TEXT,
+    "response.refusal.delta": PartKind.REFUSAL,
+    "response.reasoning_text.delta": PartKind.REASONING,
+    "response.reasoning.delta": PartKind.REASONING,
+    "response.reasoning_summary_text.delta": PartKind.SUMMARY,
+    "response.function_call_arguments.delta": PartKind.ARGUMENTS,
+}
+_ITEM_TYPES = {
+    PartKind.TEXT: "message",
+    PartKind.REFUSAL: "message",
+    PartKind.REASONING: "reasoning",
+    PartKind.SUMMARY: "reasoning",
+    PartKind.ARGUMENTS: "function_call",
+}
+_KNOWN_ITEMS = frozenset(_ITEM_TYPES.values())
+_TERMINAL = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
+
+
+class Translator:
+    """One model call, from the engine's events to the neutral ones."""
+
+    def __init__(self, secrets: tuple[str, ...] = ()) -> None:
+        self._secrets = secrets
+        self._items: list[_Tracked] = []
+        self.ended = False
+
+    def read(self, events: list[tuple[bytes, bytes]]) -> tuple[ModelEvent, ...]:
+        """What these events mean; nothing after the engine's terminal event does."""
+        read: list[ModelEvent] = []
+        for name, data in events:
+            if self.ended:
+                break
+            read += self._event(name, data)
+        return tuple(read)
+
+    def end(self, rest: list[tuple[bytes, bytes]]) -> tuple[ModelEvent, ...]:
+        """The stream has ended with `rest`: a call without a terminal event has failed."""
+        read = self.read(rest)
+        return read if self.ended else read + self.broken(EngineStreamInterrupted())
+
+    def broken(self, error: ServiceError) -> tuple[ModelEvent, ...]:
+        """The stream broke off."""
+        self.ended = True
+        return (faults.failed(error),)
+
+    def whole(self, body: bytes) -> tuple[ModelEvent, ...]:
+        """The engine did not stream: one response object, or an error that came with a good status."""
+        try:
+            answer = json_text.decode(body, JsonObject)
+        except (msgspec.MsgspecError, RecursionError):
+            return self.broken(EngineError())
+        if isinstance(answer.get("error"), dict) and "output" not in answer:
+            return self._failed(answer["error"])
+        if not isinstance(answer.get("output"), list):
+            return self.broken(EngineError())
+        return tuple(self._terminal(answer))
+
+    def _event(self, name: bytes, data: bytes) -> list[ModelEvent]:
+        if data == b"[DONE]":
+            return []
+        wire = _decoded(data)
+        type = (wire.type or name.decode("utf-8", "replace")) if wire else ""
+        if wire is None:
+            return []
+        if type in _DELTAS:
+            return self._delta(wire, _DELTAS[type])
+        if type == "response.output_item.added":
+            return self._added(wire)
+        if type == "response.output_item.done":
+            return self._done(wire)
+        if type == "response.output_text.annotation.added":
+            return self._annotation(wire)
+        if type in _TERMINAL:
+            return self._terminal(wire.response if isinstance(wire.response, dict) else {"status": type.rpartition(".")[2]})
+        if type == "error" or (not type and wire.error is not None):
+            return list(self._failed(wire.error if isinstance(wire.error, dict) else {"code": wire.code, "message": wire.message}))
+        return []
+
+    def _delta(self, wire: _WireEvent, kind: PartKind) -> list[ModelEvent]:
+        if not isinstance(wire.delta, str):
+            return []
+        tracked = self._find(wire, _ITEM_TYPES[kind]) or self._track(_ITEM_TYPES[kind], wire.item_id, wire.output_index)
+        text = self._joined(tracked, wire.delta)
+        part = (wire.summary_index if kind is PartKind.SUMMARY else wire.content_index) or 0
+        return [PartDelta(tracked.key, kind, part, text, _logprobs(wire))] if text else []
+
+    def _joined(self, tracked: _Tracked, delta: str) -> str:
+        """The delta with a surrogate pair that was cut in two made whole; the first half waits for the second."""
+        if not tracked.half and delta.isascii():
+            return delta
+        text, tracked.half = tracked.half + delta, ""
+        if json_text.ends_in_half(text):
+            text, tracked.half = text[:-1], text[-1]
+        return json_text.halves_joined(text)
+
+    def _added(self, wire: _WireEvent) -> list[ModelEvent]:
+        item = wire.item
+        if not isinstance(item, dict) or item.get("type") not in _KNOWN_ITEMS:
+            return []
+        tracked = self._track(str(item["type"]), _text(item, "id"), wire.output_index)
+        return [ItemStarted(tracked.key, tracked.type, _text(item, "name") or "", _text(item, "call_id") or "")]
+
+    def _done(self, wire: _WireEvent) -> list[ModelEvent]:
+        item = wire.item
+        if not isinstance(item, dict) or item.get("type") not in _KNOWN_ITEMS:
+            return []
+        kind, id = str(item["type"]), _text(item, "id")
+        tracked = self._find(wire, kind, id) or self._track(kind, id, wire.output_index)
+        return self._finished(tracked, item)
+
+    def _finished(self, tracked: _Tracked, item: JsonObject) -> list[ModelEvent]:
+        if tracked.finished:
+            return []
+        tracked.finished = True
+        return [ItemFinished(tracked.key, _without_halves(item))]
+
+    def _annotation(self, wire: _WireEvent) -> list[ModelEvent]:
+        tracked = self._find(wire, "message")
+        if tracked is None or not isinstance(wire.annotation, dict):
+            return []
+        return [AnnotationAdded(tracked.key, wire.content_index or 0, wire.annotation)]
+
+    def _terminal(self, response: JsonObject) -> list[ModelEvent]:
+        if response.get("status") in ("failed", "cancelled") or isinstance(response.get("error"), dict):
+            error = response.get("error")
+            return list(self._failed(error if isinstance(error, dict) else {}))
+        self.ended = True
+        events = [event for item in self._unfinished(response.get("output")) for event in item]
+        return [*events, ModelFinished(_cut(response), _usage(response.get("usage")))]
+
+    def _unfinished(self, output: object) -> list[list[ModelEvent]]:
+        """The items of the terminal event that the stream has not ended, matched by id, else by their place among items of their type."""
+        items = [item for item in output if isinstance(item, dict) and item.get("type") in _KNOWN_ITEMS] if isinstance(output, list) else []
+        by_id = {tracked.id or "": tracked for tracked in self._items}
+        places: dict[str, int] = {}
+        finished: list[list[ModelEvent]] = []
+        for item in items:
+            kind = str(item["type"])
+            place = places[kind] = places.get(kind, -1) + 1
+            of_kind = [tracked for tracked in self._items if tracked.type == kind]
+            tracked = by_id.get(_text(item, "id") or "?") or (
+                of_kind[place] if place < len(of_kind) else self._track(kind, _text(item, "id"), None)
+            )
+            finished.append(self._finished(tracked, item))
+        return finished
+
+    def _failed(self, error: object) -> tuple[ModelFailed]:
+        self.ended = True
+        return (faults.failed_by_engine(error if isinstance(error, dict) else {}, self._secrets),)
+
+    def _find(self, wire: _WireEvent, kind: str, id: str | None = None) -> _Tracked | None:
+        """The open item that an event speaks of: by id, by index, else the newest of its kind."""
+        id = id or wire.item_id
+        if self._items and (newest := self._items[-1]).id == id and id and newest.type == kind and not newest.finished:
+            return newest
+        candidates = [tracked for tracked in reversed(self._items) if tracked.type == kind and not tracked.finished]
+        by_id = [tracked for tracked in candidates if id and tracked.id == id]
+        by_index = [tracked for tracked in candidates if tracked.index is not None and tracked.index == wire.output_index]
+        return next(iter(by_id or by_index or candidates), None)
+
+    def _track(self, kind: str, id: str | None, index: int | None) -> _Tracked:
+        tracked = _Tracked(len(self._items), kind, id, index)
+        self._items.append(tracked)
+        return tracked
+
+
+def _decoded(data: bytes) -> _WireEvent | None:
+    """The event, or None for what is no event; text that msgspec refuses for its lone surrogates keeps them, to be joined."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError:
+        pass
+    try:
+        event = json_text.decode_with_halves(data)
+        return msgspec.convert(_without_logprobs(event), _WireEvent)
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        return None
+
+
+def _without_logprobs(event: object) -> object:
+    return {key: value for key, value in event.items() if key != "logprobs"} if isinstance(event, dict) else event
+
+
+def _without_halves(item: JsonObject) -> JsonObject:
+    """The item with its lone surrogates replaced, where it came with any."""
+    try:
+        msgspec.json.encode(item)
+    except UnicodeEncodeError:
+        return json_text.decode(msgspec.json.encode(_joined_in(item)), JsonObject)
+    return item
+
+
+def _joined_in(value: object) -> object:
+    if isinstance(value, str):
+        return json_text.halves_joined(value)
+    if isinstance(value, list):
+        return [_joined_in(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _joined_in(part) for key, part in value.items()}
+    return value
+
+
+def _logprobs(wire: _WireEvent) -> bytes:
+    raw = bytes(wire.logprobs)
+    return raw if raw.startswith(b"[") else b"[]"
+
+
+def _text(item: JsonObject, key: str) -> str | None:
+    value = item.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _cut(response: JsonObject) -> str | None:
+    if response.get("status") != "incomplete":
+        return None
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
+    return reason if isinstance(reason, str) else "max_output_tokens"
+
+
+def _usage(usage: object) -> Usage | None:
+    if not isinstance(usage, dict):
+        return None
+    return Usage(
+        _count(usage, "input_tokens"),
+        _count(usage.get("input_tokens_details"), "cached_tokens"),
+        _count(usage, "output_tokens"),
+        _count(usage.get("output_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def _count(counts: object, key: str) -> int:
+    value = counts.get(key) if isinstance(counts, dict) else None
+    return value if isinstance(value, int) else 0

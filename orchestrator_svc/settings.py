@@ -1,0 +1,51 @@
+"""Settings of the orchestrator: `[engine]`, `[orchestrator]`, and what every service has."""
+
+import msgspec
+
+from svckit.settings import GrpcSettings, LogSettings
+
+
+class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[engine]`: where the engine is and what it is like.
+
+    `url` with or without `/v1`; `api_key_env` names the environment variable that holds its key. `include` are the values of the request's
+    `include` that it knows, `drop` request fields that it refuses, `add` fields that every request to it gets.
+    """
+
+    url: str = ""
+    name: str = "engine"
+    api_key_env: str = ""
+    include: tuple[str, ...] = ("message.output_text.logprobs",)
+    drop: tuple[str, ...] = ()
+    add: dict[str, object] = {}
+
+
+class OrchestratorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[orchestrator]`: where it listens, where the history service is, and the bounds of a turn. Empty addresses: none."""
+
+    listen: str = ""
+    history: str = ""
+    metrics_listen: str = ""
+    first_event_grace_seconds: float = 10.0
+    connect_timeout_seconds: float = 5.0
+    first_event_timeout_seconds: float = 300.0
+    gap_timeout_seconds: float = 120.0
+    turn_timeout_seconds: float = 3600.0
+    load_timeout_seconds: float = 30.0
+    commit_timeout_seconds: float = 30.0
+    drain_seconds: float = 20.0
+    max_turns: int = 2000
+    max_rounds: int = 10
+    max_context_bytes: int = 32 * 1024 * 1024
+    max_output_chars: int = 4 * 1024 * 1024
+    max_output_items: int = 1000
+    reasoning_events: str = "response.reasoning_text"
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """All sections that the orchestrator reads."""
+
+    log: LogSettings = LogSettings()
+    grpc: GrpcSettings = GrpcSettings()
+    engine: EngineSettings = EngineSettings()
+    orchestrator: OrchestratorSettings = OrchestratorSettings()

@@ -1,0 +1,149 @@
+"""Runs one turn: performs what the machine asks for and tells it what came of it. Decides nothing itself.
+
+The consumer iterates over batches of stream events. When it leaves (its task is cancelled, or it closes the iterator), the machine is told
+and what it still wants stored is stored by a task of the desk's, for the consumer waits no longer.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from orchestrator_svc.errors import EngineError, EngineTimeout
+from orchestrator_svc.providers.base import Batches, Provider
+from orchestrator_svc.providers.faults import failed
+from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, Record, Refuse, Save, StreamEvent
+from orchestrator_svc.turn.events import Begun, Cancelled, GracePassed, ModelEvent, ModelSent, Saved, SaveFailed, Stopped, TurnEvent
+from orchestrator_svc.turn.machine import advance
+from orchestrator_svc.turn.state import Phase, Turn
+
+StreamEvents = tuple[StreamEvent, ...]
+
+# A provider ends every call with an event of its own; should it not, the call has failed.
+_NOTHING: tuple[ModelEvent, ...] = (failed(EngineError()),)
+_TIME_IS_UP = Stopped("turn_timeout", "The turn took longer than the gateway allows.", EngineTimeout())
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a turn is run with. `save` outlives its caller; `abandoned` is told of a turn whose client has left, `ended` of every
+    turn at its end; `stopped` says why the turn may not go on, or None while it may.
+
+    `clock` gives seconds since 1970. `first_event_grace` is in seconds, `deadline` in the event loop's time.
+    """
+
+    provider: Provider
+    save: Callable[[Turn, Record], Awaitable[Saved | SaveFailed]]
+    abandoned: Callable[[Turn], None]
+    ended: Callable[[Turn], None]
+    stopped: Callable[[], Stopped | None]
+    clock: Callable[[], int]
+    first_event_grace: float
+    deadline: float
+
+
+async def run(turn: Turn, around: Surroundings) -> AsyncGenerator[StreamEvents, None]:
+    """The turn's stream events, in batches of what is ready together. Raises what the turn is refused with, before the first batch."""
+    runner = _Runner(turn, around)
+    try:
+        async with aclosing(runner.batches()) as batches:
+            async for batch in batches:
+                yield batch
+    except (asyncio.CancelledError, GeneratorExit):
+        around.abandoned(runner.turn)
+        raise
+    finally:
+        around.ended(runner.turn)
+
+
+async def save_abandoned(turn: Turn, around: Surroundings) -> None:
+    """Tells the machine that the client has left, and stores what is to be stored."""
+    _, actions = advance(turn, around.stopped() or Cancelled())
+    for action in actions:
+        if isinstance(action, Save):
+            await around.save(turn, action.record)
+
+
+class _Runner:
+    def __init__(self, turn: Turn, around: Surroundings) -> None:
+        self.turn = turn
+        self._around = around
+        self._grace = asyncio.get_running_loop().time() + around.first_event_grace
+        self._model: Batches | None = None
+        self._first: asyncio.Task[tuple[ModelEvent, ...]] | None = None
+
+    async def batches(self) -> AsyncGenerator[StreamEvents, None]:
+        event: TurnEvent = Begun()
+        try:
+            while True:
+                self.turn, actions = advance(self.turn, event)
+                ready = _emitted(actions)
+                if ready:
+                    yield ready
+                last = actions[-1] if actions else None
+                if isinstance(last, Finish):
+                    return
+                event = await self._next(last)
+        finally:
+            await self._hang_up()
+
+    async def _next(self, action: Action | None) -> TurnEvent:
+        """Performs the action that the machine waits for, or goes on listening to the model."""
+        match action:
+            case Refuse():
+                raise action.error
+            case Save():
+                await self._hang_up()
+                return await self._around.save(self.turn, action.record)
+            case CallModel():
+                await self._hang_up()
+                self._model = self._around.provider.call(self.turn.request, action.input)
+        return await self._heard()
+
+    async def _heard(self) -> TurnEvent:
+        """What the model sends next, unless a deadline or a shutdown comes first."""
+        try:
+            async with asyncio.timeout_at(self._around.deadline):
+                return await self._received()
+        except TimeoutError:
+            return _TIME_IS_UP
+        except asyncio.CancelledError:
+            stopped, task = self._around.stopped(), asyncio.current_task()
+            if stopped is None or task is None:
+                raise
+            task.uncancel()
+            return stopped
+
+    async def _received(self) -> TurnEvent:
+        assert self._model is not None
+        if self.turn.phase is not Phase.WAITING and self._first is None:
+            return self._sent(await anext(self._model, _NOTHING))
+        self._first = self._first or asyncio.create_task(_next_batch(self._model))
+        if self.turn.phase is Phase.WAITING:
+            left = self._grace - asyncio.get_running_loop().time()
+            await asyncio.wait({self._first}, timeout=max(left, 0.0))
+            if not self._first.done():
+                return GracePassed()
+        batch, self._first = await self._first, None
+        return self._sent(batch)
+
+    def _sent(self, batch: tuple[ModelEvent, ...]) -> ModelSent:
+        return ModelSent(batch, self._around.clock())
+
+    async def _hang_up(self) -> None:
+        """Ends the model call, and with it the connection to the engine."""
+        first, self._first = self._first, None
+        if first is not None:
+            first.cancel()
+            await asyncio.wait({first})
+        model, self._model = self._model, None
+        if model is not None:
+            await model.aclose()
+
+
+async def _next_batch(model: Batches) -> tuple[ModelEvent, ...]:
+    return await anext(model, _NOTHING)
+
+
+def _emitted(actions: tuple[Action, ...]) -> StreamEvents:
+    return tuple(event for action in actions if isinstance(action, Emit) for event in action.events)

@@ -1,0 +1,56 @@
+"""The turn as a value: what was asked for, what it continues from, and how far it has come."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from orchestrator_svc.request import TurnRequest
+from orchestrator_svc.turn.actions import StreamEvent
+from orchestrator_svc.turn.events import Usage
+from orchestrator_svc.turn.output import Output
+
+
+class Phase(Enum):
+    """How far a turn has come, as its client sees it."""
+
+    WAITING = auto()
+    STREAMING = auto()
+    SAVING = auto()
+    OVER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of one turn."""
+
+    max_rounds: int
+    max_output_chars: int
+    max_output_items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a turn ends: its status, and what explains it. `completed_at` only for `completed`, seconds since 1970."""
+
+    status: str
+    completed_at: int | None = None
+    cut: str | None = None
+    code: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn. `context` is the rendered history, as elements of a JSON array; `created_at` is in seconds since 1970."""
+
+    response_id: str
+    request: TurnRequest
+    context: bytes
+    created_at: int
+    limits: Limits
+    output: Output
+    phase: Phase = Phase.WAITING
+    round: int = 0
+    retried: bool = False
+    usage: Usage | None = None
+    ending: Ending | None = None
+    pending: StreamEvent | None = None

@@ -247,41 +247,28 @@ def usage_of(answer: Answer, request: Json) -> Usage:
 
 
 def _item(item: Item, dialect: Dialect, mint: Mint, cut: bool) -> Json:
-    status = "incomplete" if cut else "completed"
-    body: Json
-    match item:
-        case Message(parts):
-            body = {
-                "type": "message",
-                "id": mint("msg"),
-                "status": status,
-                "role": "assistant",
-                "content": [_part(part, dialect) for part in parts],
-            }
-        case Call(name):
-            call_id = item.call_id or mint("call")
-            body = {
-                "type": "function_call",
-                "id": mint("fc"),
-                "call_id": call_id,
-                "name": name,
-                "arguments": item.arguments,
-                "status": status,
-            }
-        case Reasoning(texts, summaries):
-            body = {
-                "type": "reasoning",
-                "id": mint("rs"),
-                "summary": [{"type": "summary_text", "text": "".join(summary)} for summary in summaries],
-                "content": [{"type": "reasoning_text", "text": "".join(text)} for text in texts],
-                "status": status,
-            }
-            if item.encrypted_content is not None:
-                body["encrypted_content"] = item.encrypted_content
-        case Other(given):
-            body = {"id": mint("it"), **given}
+    body = _plain_item(item, dialect, mint)
+    if cut and not isinstance(item, Other):
+        body["status"] = "incomplete"
     nulls = dict.fromkeys(NULLS.get(str(body["type"]), ())) if dialect.nulls else {}
     return nulls | body
+
+
+def _plain_item(item: Item, dialect: Dialect, mint: Mint) -> Json:
+    match item:
+        case Message(parts):
+            content = [_part(part, dialect) for part in parts]
+            return {"type": "message", "id": mint("msg"), "status": "completed", "role": "assistant", "content": content}
+        case Call(name):
+            call = {"call_id": item.call_id or mint("call"), "name": name, "arguments": item.arguments}
+            return {"type": "function_call", "id": mint("fc"), **call, "status": "completed"}
+        case Reasoning(texts, summaries):
+            summary = [{"type": "summary_text", "text": "".join(text)} for text in summaries]
+            content = [{"type": "reasoning_text", "text": "".join(text)} for text in texts]
+            opaque = {} if item.encrypted_content is None else {"encrypted_content": item.encrypted_content}
+            return {"type": "reasoning", "id": mint("rs"), "summary": summary, "content": content, **opaque, "status": "completed"}
+        case Other(given):
+            return {"id": mint("it"), **given}
 
 
 def _part(part: Part, dialect: Dialect) -> Json:

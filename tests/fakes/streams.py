@@ -15,7 +15,7 @@ from typing import cast
 import aiohttp
 
 from tests.fakes.answers import Json
-from tests.fakes.schemas import ShapeFault, check_event_shape, check_response_shape
+from tests.fakes.schemas import ShapeFault, check_event_shape, check_item_shape, check_response_shape
 
 HEARTBEAT = b": keep-alive\n"
 DONE = b"data: [DONE]\n\n"
@@ -123,6 +123,23 @@ def check_response(response: Mapping[str, object]) -> Json:
         raise StreamFault(str(fault)) from None
     _check_outcome(body)
     return body
+
+
+def check_item_list(page: Mapping[str, object]) -> list[Json]:
+    """Checks a list object of items, as input_items gives it, and returns its items."""
+    items = cast(list[Json], page["data"])
+    ids = [item.get("id") for item in items]
+    _need(page["object"] == "list" and isinstance(page["has_more"], bool), f"no list object: {sorted(page)}")
+    _need(
+        (page["first_id"], page["last_id"]) == ((ids[0], ids[-1]) if ids else (None, None)), "first_id or last_id is not that of the data"
+    )
+    _need(all(isinstance(item_id, str) and item_id for item_id in ids) and len(set(ids)) == len(ids), f"ids are missing or repeated: {ids}")
+    for item in items:
+        try:
+            check_item_shape(item)
+        except ShapeFault as fault:
+            raise StreamFault(str(fault)) from None
+    return items
 
 
 def normalised(response: Mapping[str, object]) -> Json:

@@ -11,7 +11,18 @@ import pytest
 from tests.fakes.answers import OPENAI, Answer, Json, response_events
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scripts import Script, function_call, item, reasoning, refusal, stream_bytes, text, texts
-from tests.fakes.streams import DONE, HEARTBEAT, StreamFault, check_response, check_stream, check_writes, normalised, read_sse, read_writes
+from tests.fakes.streams import (
+    DONE,
+    HEARTBEAT,
+    StreamFault,
+    check_item_list,
+    check_response,
+    check_stream,
+    check_writes,
+    normalised,
+    read_sse,
+    read_writes,
+)
 
 Events = list[Json]
 CITED = text("see here", annotations=[{"type": "url_citation", "url": "http://x", "title": "x", "start_index": 0, "end_index": 3}])
@@ -231,6 +242,29 @@ def test_an_echoed_json_schema_passes_although_the_file_wants_null() -> None:
 def test_a_plain_response_with_a_wrong_field_is_refused(field: str, value: object) -> None:
     with pytest.raises(StreamFault):
         check_response(final(good()) | {field: value})
+
+
+def page(*items: Json, **fields: object) -> Json:
+    ids = [item.get("id") for item in items]
+    return {"object": "list", "data": list(items), "first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None} | {
+        "has_more": False,
+        **fields,
+    }
+
+
+def test_a_list_of_items_is_checked() -> None:
+    one, two = final(good())["output"][:2]
+    assert check_item_list(page(one, two)) == [one, two]
+    assert check_item_list(page()) == []
+    for broken in (
+        page(one, one),
+        page(one, last_id="x"),
+        page(one | {"id": ""}),
+        page({**two, "content": None}),
+        page(one, has_more=None),
+    ):
+        with pytest.raises(StreamFault):
+            check_item_list(broken)
 
 
 def wire(*events: Json) -> bytes:

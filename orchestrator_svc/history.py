@@ -21,7 +21,7 @@ from svckit.logs import get_logger
 from turnkeep.common.v1.common_pb2 import Item as WireItem
 from turnkeep.common.v1.common_pb2 import ResponseStatus, Span
 from turnkeep.history.v1 import history_pb2
-from turnkeep.history.v1.history_pb2_grpc import HistoryServiceAsyncStub, HistoryServiceStub
+from turnkeep.history.v1.history_pb2_grpc import HistoryServiceStub
 
 LOAD_SECONDS = Histogram("turnkeep_orchestrator_load_seconds", "Seconds to load the context of a continuation.")
 COMMIT_SECONDS = Histogram("turnkeep_orchestrator_commit_seconds", "Seconds to save a turn.")
@@ -77,7 +77,7 @@ class History:
     """Loads and saves for one owner of turns."""
 
     def __init__(self, channel: grpc.aio.Channel, caller: Caller, settings: OrchestratorSettings) -> None:
-        self._stub: HistoryServiceAsyncStub = HistoryServiceStub(channel)
+        self._stub = HistoryServiceStub(channel)
         self._caller = caller
         self._settings = settings
 

@@ -23,9 +23,9 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OrchestratorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[orchestrator]`: where it listens, where the history service is, and the bounds of a turn. Empty addresses: none."""
 
-    listen: str = ""
-    history: str = ""
-    metrics_listen: str = ""
+    listen: str = "127.0.0.1:9002"
+    history: str = "127.0.0.1:9001"
+    metrics_listen: str = "127.0.0.1:9102"
     first_event_grace_seconds: float = 10.0
     connect_timeout_seconds: float = 5.0
     first_event_timeout_seconds: float = 300.0

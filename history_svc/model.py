@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = 64 * 1024
 MESSAGE_BYTES = 1024 * 1024
 
 T = TypeVar("T")
@@ -192,7 +192,7 @@ def taken_apart(prompts: bytes, lengths: Sequence[int], origins: Sequence[str]) 
 
 
 def gathered(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same prompts in fewer pieces: neighbours of no provider are joined up to 256 KiB."""
+    """The same prompts in fewer pieces: neighbours of no provider are joined up to 64 KiB."""
     fewer: list[Piece] = []
     waiting: list[bytes] = []
     size = 0

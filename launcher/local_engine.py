@@ -13,14 +13,11 @@ from urllib.parse import urlsplit
 
 from launcher import llama_server
 from launcher.child import Process, open_child, start_child, stop_child
+from launcher.errors import LocalEngineError
 
 MODEL = llama_server.MODEL
 START_SECONDS = 120.0
 STOP_STEPS = ((signal.SIGTERM, 5.0),)
-
-
-class LocalEngineError(Exception):
-    """The bundled engine cannot run; the message says what to do."""
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from launcher.child import Child, Process, open_child, start_child, stop_child
-from launcher.cluster import Cluster, PostgresError, last_complaint, open_cluster
+from launcher.cluster import Cluster, last_complaint, open_cluster
+from launcher.errors import PostgresError
 
 PORT = "5432"
 STOP_STEPS = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0))

@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from launcher.cluster import PostgresError
+from launcher.errors import PostgresError
 from launcher.postgres import open_postgres
 
 

@@ -18,7 +18,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from launcher.become import NOBODY
 from launcher.child import Account
-from launcher.cluster import HANDOVER_SECONDS, PostgresError
+from launcher.cluster import HANDOVER_SECONDS
+from launcher.errors import PostgresError
 from launcher.postgres import Postgres, open_postgres
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ What is opened and in which order is each room's business.
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self, TypeVar
 
 from svckit.logs import get_logger
@@ -19,16 +19,28 @@ log = get_logger(__name__)
 
 
 def run(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Runs `main` in an event loop of its own; SIGTERM and SIGINT set the event that `main` is given. A repeated signal changes nothing."""
-    asyncio.run(_run(main))
+    """Runs `main` as all that this process does; SIGTERM and SIGINT set the event that it is given. A repeated signal changes nothing."""
+    try:
+        asyncio.run(_run(main))
+    finally:
+        _on_stop_signals(signal.SIG_IGN)  # the default would kill a process that is about to end by itself
 
 
 async def _run(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
+
+    _on_stop_signals(ask)  # not with loop.add_signal_handler, which falls back to the default before the end
     await main(stop)
+
+
+def _on_stop_signals(action: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, action)
 
 
 class Background:

@@ -16,7 +16,9 @@ from structlog.typing import FilteringBoundLogger
 
 MASK = "***"
 
-_SECRET = re.compile(r"(?:.*[_-])?(?:authorization|api_?keys?|token|password|secret|cookie|dsn|database_url|listen_url)\Z", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(?:.*[_-])?(?:authorization|api[_-]?keys?|token|password|secret|cookie|dsn|database_url|listen_url)\Z", re.IGNORECASE
+)
 _URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+@")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _CONTROL_IN_TRACEBACK = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")

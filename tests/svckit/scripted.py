@@ -79,7 +79,7 @@ class Wired:
 
 
 @asynccontextmanager
-async def wired(way: str, *, settings: GrpcSettings | None = None, caller: Caller | None = None, grace: float = 0.0) -> AsyncIterator[Wired]:
+async def wired(way: str, *, settings: GrpcSettings | None = None, grace: float = 0.0) -> AsyncIterator[Wired]:
     """The scripted service reached in one of WAYS; `grace` is how long its stop waits for calls that run."""
     settings = settings or GrpcSettings()
     service, services = ScriptedHistory(), Services(settings, log_fields=("owner",))
@@ -95,4 +95,4 @@ async def wired(way: str, *, settings: GrpcSettings | None = None, caller: Calle
             address = await server_side.enter_async_context(open_server(services, listen, settings, grace))
             channel = await client_side.enter_async_context(open_channel(address, settings))
         stub = history_pb2_grpc.HistoryServiceStub(channel)
-        yield Wired(way, service, stub, channel, caller or Caller(settings), server_side.aclose)
+        yield Wired(way, service, stub, channel, Caller(settings), server_side.aclose)

@@ -3,11 +3,11 @@
 import asyncio
 
 import grpc
-import psycopg
 import pytest
 
 from svckit.errors import RemoteError
 from svckit.ids import new_block, new_tree_key, tree_key_of
+from tests.history_svc.database import change, rows
 from tests.history_svc.turns import OWNER, Client, body, continuation, prompts, root, said, spans
 from turnkeep.common.v1 import common_pb2 as common
 from turnkeep.history.v1 import history_pb2 as pb
@@ -139,13 +139,13 @@ async def test_the_same_turn_again_changes_nothing__b132(client: Client, databas
     assert rows(database, "select count(*) from item") == [(2,)]
 
 
-@pytest.mark.parametrize("change", [{"content_hash": b"other"}, {"round": 2}, {"fencing_token": 7}])
-async def test_another_turn_under_a_known_id_is_refused(client: Client, database: str, change: dict[str, object]) -> None:
+@pytest.mark.parametrize("other_fields", [{"content_hash": b"other"}, {"round": 2}, {"fencing_token": 7}])
+async def test_another_turn_under_a_known_id_is_refused(client: Client, database: str, other_fields: dict[str, object]) -> None:
     first = root("q", "a")
     await client.commit(first)
     other = pb.CommitTurnRequest()
     other.CopyFrom(first)
-    for name, value in change.items():
+    for name, value in other_fields.items():
         setattr(other, name, value)
 
     assert await refused(client.commit(other)) == (grpc.StatusCode.ALREADY_EXISTS, "response_conflict", None)
@@ -168,15 +168,16 @@ async def test_a_save_that_fails_leaves_nothing_behind__b018(client: Client, dat
     await client.commit(first)
     loaded = await client.load(first.response_id)
     call_and_output = continuation(first.response_id, loaded.head, "call", "output")
-    with psycopg.connect(database, autocommit=True) as admin:
-        admin.execute("create function fails() returns trigger language plpgsql as $$ begin raise 'no'; end $$")
-        admin.execute(f"create trigger fails before insert or update on {table} for each row execute function fails()")
+    change(
+        database,
+        "create function fails() returns trigger language plpgsql as $$ begin raise 'no'; end $$",
+        f"create trigger fails before insert or update on {table} for each row execute function fails()",
+    )
 
     status, reason, _ = await refused(client.commit(call_and_output))
 
     assert (status, reason) == (grpc.StatusCode.INTERNAL, "internal_error")
-    with psycopg.connect(database, autocommit=True) as admin:
-        admin.execute(f"drop trigger fails on {table}")
+    change(database, f"drop trigger fails on {table}")
     assert (await client.load(first.response_id)).prompts == prompts("q", "a")
     assert (await refused(client.load(call_and_output.response_id)))[1] == "previous_response_not_found"
     await client.commit(call_and_output)
@@ -392,7 +393,7 @@ async def test_a_response_without_input_has_one_empty_page(client: Client) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "param"),
+    ("fields", "param"),
     [
         ({"response_id": "resp_1"}, "response_id"),
         ({"response_id": ""}, "response_id"),
@@ -408,8 +409,8 @@ async def test_a_response_without_input_has_one_empty_page(client: Client) -> No
         ({"items": [said("x", "a\0b")], "input_count": 0}, "items"),
     ],
 )
-async def test_a_turn_that_cannot_be_saved_is_refused_by_name(client: Client, change: dict[str, object], param: str) -> None:
-    assert await refused(client.commit(root("q", "a", **change))) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request", param)
+async def test_a_turn_that_cannot_be_saved_is_refused_by_name(client: Client, fields: dict[str, object], param: str) -> None:
+    assert await refused(client.commit(root("q", "a", **fields))) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request", param)
 
 
 # What is missing
@@ -496,9 +497,3 @@ async def test_a_late_turn_of_a_conversation_is_added_and_undoes_nothing__b141(c
 
     assert rows(database, "select head::text, revision from conversation") == [('{"[1,3)"}', 2)]
     assert (await client.load(newer.response_id)).prompts == prompts("newer")
-
-
-def rows(database: str, statement: str, *values: object) -> list[tuple[object, ...]]:
-    """Looks, or reaches, into the database past the service."""
-    with psycopg.connect(database, autocommit=True) as connection:
-        return connection.execute(statement, values).fetchall()

@@ -26,7 +26,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # despite its name, how long one attempt to connect may take
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_retries", 0),  # the Caller retries
     ("grpc.enable_http_proxy", 0),  # http_proxy is for the world outside

@@ -170,7 +170,8 @@ class _Guard:
             raise PermissionMissing()
         trace = trace_of(metadata)
         bind_trace(trace)
-        bind_contextvars(request_id=trace.request_id, **{name: getattr(request, name, None) for name in self._log_fields})
+        fields = {name: value for name in self._log_fields if (value := getattr(request, name, None))}
+        bind_contextvars(request_id=trace.request_id, **fields)
 
     def _told(self, error: BaseException) -> tuple[grpc.StatusCode, str, Metadata]:
         """What the caller is told about `error`: an error without a class is logged under an id, and only the id travels."""

@@ -32,7 +32,10 @@ _TEXT = re.compile(r"[ -~]*\Z")
 
 
 class LocalChannel(grpc.aio.Channel):
-    """Calls the handlers of `services`. With `copying`, messages are written and parsed as on a wire, which shows who relies on sharing."""
+    """Calls the handlers of `services`. With `copying`, messages are written and parsed as on a wire, which shows who relies on sharing.
+
+    A stream that is neither read to its end nor cancelled stays open until the channel stops.
+    """
 
     def __init__(self, services: Services, copying: bool = False) -> None:
         self.handlers = services.handlers
@@ -310,12 +313,12 @@ class _UnaryCall(_Call, grpc.aio.UnaryUnaryCall[Q, R]):
 class _StreamCall(_Call, grpc.aio.UnaryStreamCall[Q, R]):
     """Replies wait here until they are read: at most a window of them, then the handler waits."""
 
-    def _start(self, request: object) -> None:
+    def __init__(self, route: _Route, request: object, timeout: float | None, metadata: Pairs | None) -> None:
         self._unread: deque[tuple[object, int]] = deque()
         self._unread_bytes = 0
         self._room: asyncio.Future[None] | None = None
-        self._write_reply = cast("Callable[[object], bytes]", bytes)
-        super()._start(request)
+        self._write_reply: Callable[[object], bytes]
+        super().__init__(route, request, timeout, metadata)
 
     async def _answer(self, handler: "grpc.RpcMethodHandler[object, object]", request: object, context: "_Context") -> None:
         self._write_reply = cast("Callable[[object], bytes]", handler.response_serializer)
@@ -378,7 +381,6 @@ class _Context(grpc.aio.ServicerContext[object, object]):
         self._call = call
         self.status: StatusCode | None = None
         self.status_details = ""
-        self.write = call.put  # type: ignore[method-assign]  # one coroutine less for each streamed message
 
     async def write(self, message: object) -> None:
         await self._call.put(message)
@@ -422,14 +424,8 @@ class _Context(grpc.aio.ServicerContext[object, object]):
     def cancelled(self) -> bool:
         return self._call.cancelled()
 
-    def done(self) -> bool:
-        return self._call.done()
-
     def time_remaining(self) -> float:
         return cast("float", self._call.time_remaining())
-
-    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        self._call.add_done_callback(lambda call: callback(self))
 
     def set_compression(self, compression: grpc.Compression) -> None:
         return None

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
+from structlog.contextvars import bind_contextvars, get_contextvars
 
 from svckit.errors import RemoteError, ServiceError
 from svckit.grpc_client import Caller
@@ -13,6 +14,7 @@ from svckit.grpc_server import MAX_MESSAGE_BYTES
 from svckit.settings import GrpcSettings
 from svckit.telemetry import Trace, bind_trace, current_trace
 from tests.svckit.scripted import LOCAL_WAYS, PATIENCE, WAYS, LoadRequest, Part, Reply, Request, Wired, part, soon, texts, wired
+from turnkeep.history.v1.history_pb2 import DeleteResponseRequest
 
 MIB = 1024 * 1024
 
@@ -298,6 +300,17 @@ async def test_the_trace_reaches_the_handler(wire: Wired) -> None:
     assert traces == [sent]
 
 
+async def test_the_ids_of_a_call_are_bound_for_its_logs(wire: Wired) -> None:
+    async def look(request: Request, context: grpc.aio.ServicerContext) -> Reply:
+        return Reply(body=repr(sorted(get_contextvars().items())).encode())
+
+    wire.service.unary = look
+    bind_trace(Trace("req_1"))
+    bind_contextvars(place="caller")
+    assert (await wire.get(Request(owner="ada"))).body == b"[('owner', 'ada'), ('request_id', 'req_1')]"
+    assert (await wire.get(Request())).body == b"[('request_id', 'req_1')]"
+
+
 async def test_messages_sent_before_an_error_arrive_before_it(wire: Wired) -> None:
     async def fail(request: LoadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[Part]:
         for number in range(3):
@@ -416,8 +429,6 @@ async def test_a_method_that_nobody_registered_is_unimplemented(wire: Wired) -> 
 
 
 async def test_a_method_that_the_servicer_leaves_out_is_unimplemented(wire: Wired) -> None:
-    from turnkeep.history.v1.history_pb2 import DeleteResponseRequest
-
     with pytest.raises(RemoteError) as raised:
         await wire.caller.unary(wire.stub.DeleteResponse, DeleteResponseRequest(), PATIENCE)
     assert (raised.value.status, raised.value.reason) == (grpc.StatusCode.UNIMPLEMENTED, "unimplemented")

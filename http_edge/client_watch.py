@@ -20,7 +20,7 @@ class ClientWatch:
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._taken = 0
-        self._waiting_since: float | None = None
+        self._looks_in_vain = 0
 
     def __enter__(self) -> Self:
         self._look_again()
@@ -38,12 +38,10 @@ class ClientWatch:
             return
         waiting = transport.get_write_buffer_size()
         taken = self._request.writer.output_size - waiting
-        if not waiting or taken > self._taken:
-            self._waiting_since = None
-        elif self._waiting_since is None:
-            self._waiting_since = self._loop.time()
-        elif self._loop.time() - self._waiting_since >= self._patience:
-            transport.abort()
-            return
+        # Looks are counted, not seconds: a process that was held up itself must not blame its clients.
+        self._looks_in_vain = self._looks_in_vain + 1 if waiting and taken <= self._taken else 0
         self._taken = taken
-        self._look_again()
+        if self._looks_in_vain > _LOOKS_PER_PATIENCE:
+            transport.abort()
+        else:
+            self._look_again()

@@ -65,6 +65,13 @@ class ModelNotFound(ServiceError):
     param = "model"
 
 
+class ModelListUnreadable(ServiceError):
+    """The engine's list of models cannot be read."""
+
+    code = StatusCode.UNKNOWN
+    reason = "engine_error"
+
+
 class RouteNotFound(ServiceError):
     """There is nothing at {method} {path}."""
 
@@ -149,7 +156,7 @@ STATUSES: dict[tuple[StatusCode, str | None], HTTPStatus] = {
     (StatusCode.UNAVAILABLE, None): HTTPStatus.SERVICE_UNAVAILABLE,
     (StatusCode.DEADLINE_EXCEEDED, None): HTTPStatus.GATEWAY_TIMEOUT,
     (StatusCode.DEADLINE_EXCEEDED, BodyTooSlow.reason): HTTPStatus.REQUEST_TIMEOUT,
-    (StatusCode.UNKNOWN, "engine_error"): HTTPStatus.BAD_GATEWAY,
+    (StatusCode.UNKNOWN, ModelListUnreadable.reason): HTTPStatus.BAD_GATEWAY,
     (StatusCode.UNKNOWN, "engine_stream_interrupted"): HTTPStatus.BAD_GATEWAY,
 }
 

@@ -89,8 +89,7 @@ class Connection(web.RequestHandler):
         """Answers what is no HTTP request, in the usual shape. aiohttp's own message and log line would repeat the headers."""
         if request.writer.output_size > 0:
             raise ConnectionResetError("the answer has begun already")
-        response = error_response(_not_http(status, exc))
-        response.headers["x-request-id"] = trace_of({}).request_id
+        response = _outside_of_routes(_not_http(status, exc))
         response.force_close()
         return response
 
@@ -99,9 +98,15 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Sends an answer, for as long as the client takes it."""
         if isinstance(resp, web.HTTPException) and not resp.prepared:
-            resp = error_response(from_aiohttp(resp, request))
+            resp = _outside_of_routes(from_aiohttp(resp, request))
         with ClientWatch(request, self._patience):
             return await super().finish_response(request, resp, start_time)
+
+
+def _outside_of_routes(error: ServiceError) -> web.Response:
+    response = error_response(error)
+    response.headers["x-request-id"] = trace_of({}).request_id
+    return response
 
 
 def _not_http(status: int, exc: BaseException | None) -> ServiceError:

@@ -16,6 +16,8 @@ from svckit import json_text
 from svckit.ids import tree_key_of
 from turnkeep.orchestrator.v1.orchestrator_pb2 import CreateResponseRequest
 
+STATEFUL = ("previous_response_id", "conversation", "context_management", "background")
+UNSUPPORTED = ("background", "conversation", "context_management", "prompt")
 TOOL_TYPES = ("function",)
 TOOL_CHOICES = ("none", "auto", "required")
 TOOL_CHOICE_TYPES = ("function",)
@@ -25,7 +27,6 @@ T = TypeVar("T")
 
 # Fields with a place of their own in CreateResponseRequest, and those that say how HTTP answers.
 _NOT_PARAMETERS = frozenset(["model", "previous_response_id", "store", "input", "stream", "stream_options"])
-_STATEFUL = ("previous_response_id", "conversation", "context_management", "background")
 _NOTHING = (b"null", b"false", b"[]")
 _MISSING_FIELD = re.compile(r"Object missing required field `([^`]*)`")
 _ANY_KEY = "[...]"
@@ -98,10 +99,6 @@ class Known(Struct, frozen=True):
     store: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    background: bool | None = None
-    conversation: Raw | None = None
-    context_management: Raw | None = None
-    prompt: Raw | None = None
     instructions: str | None = None
     include: list[Includable] | None = None
     metadata: Metadata | None = None
@@ -149,7 +146,7 @@ def is_stateless(fields: Fields) -> bool:
     """Needs the request nothing that the gateway keeps or runs? Then the engine gets it byte for byte, and judges it alone."""
     return (
         bytes(fields.get("store", b"")) == b"false"
-        and all(bytes(fields.get(name, b"null")) in _NOTHING for name in _STATEFUL)
+        and all(_is_nothing(fields, name) for name in STATEFUL)
         and _only_functions(fields.get("tools"))
     )
 
@@ -157,7 +154,7 @@ def is_stateless(fields: Fields) -> bool:
 def read_turn(fields: Fields, owner: str) -> AskedTurn:
     """A stateful request in checked form. Raises InvalidRequest, Unsupported and PreviousResponseNotFound, all with `param`."""
     known = _convert(msgspec.json.encode({name: raw for name, raw in fields.items() if name != "input"}), Known)
-    _refuse_unsupported(known)
+    _refuse_unsupported(fields, known)
     _check_previous(known.previous_response_id)
     if known.model is None:
         raise InvalidRequest("Missing required parameter: 'model'.", param="model")
@@ -177,6 +174,10 @@ def read_turn(fields: Fields, owner: str) -> AskedTurn:
     return AskedTurn(message, stream=known.stream is True)
 
 
+def _is_nothing(fields: Fields, name: str) -> bool:
+    return bytes(fields.get(name, b"null")) in _NOTHING
+
+
 def _only_functions(tools: Raw | None) -> bool:
     try:
         return all(tool.type == "function" for tool in msgspec.json.decode(tools or b"null", type=list[Typed] | None) or ())
@@ -184,10 +185,9 @@ def _only_functions(tools: Raw | None) -> bool:
         return False
 
 
-def _refuse_unsupported(known: Known) -> None:
-    for name in ("background", "conversation", "context_management", "prompt"):
-        value = getattr(known, name)
-        if value is True or (isinstance(value, Raw) and bytes(value) not in _NOTHING):
+def _refuse_unsupported(fields: Fields, known: Known) -> None:
+    for name in UNSUPPORTED:
+        if not _is_nothing(fields, name):
             raise Unsupported(what=f"The parameter '{name}'", param=name)
     for position, tool in enumerate(known.tools or ()):
         if tool.type not in TOOL_TYPES:
@@ -239,8 +239,8 @@ def _convert(data: bytes, kind: type[T]) -> T:
 
 def _problem_and_param(exc: msgspec.ValidationError) -> tuple[str, str | None]:
     """msgspec's words, with its path `$.input[0].role` as OpenAI writes one: `input[0].role`."""
-    problem, _, path = str(exc).partition(" - at `$")
-    path = path.rstrip("`").removeprefix(".")
+    problem, _, place = str(exc).partition(" - at `")
+    path = place.rpartition("$")[2].rstrip("`").removeprefix(".")
     missing = _MISSING_FIELD.match(problem)
     if missing:
         path = f"{path}.{missing[1]}".removeprefix(".")

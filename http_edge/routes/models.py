@@ -5,7 +5,7 @@ from aiohttp import web
 from msgspec import Raw
 
 from http_edge.clients import CLIENTS
-from http_edge.errors import ModelNotFound, printable
+from http_edge.errors import ModelListUnreadable, ModelNotFound, printable
 from http_edge.middlewares import OWNER
 from http_edge.relay import head_of, relay
 from turnkeep.orchestrator.v1.orchestrator_pb2 import Header, RelayRequest
@@ -31,10 +31,16 @@ async def get_model(request: web.Request) -> web.Response:
     status, body = await _listed(request)
     if status != 200:
         return web.Response(status=status, body=body, content_type="application/json")
-    model = request.match_info["model"]
-    for entry in msgspec.json.decode(body, type=_List).data:
-        if msgspec.json.decode(entry, type=_Model).id == model:
-            return web.Response(body=bytes(entry), content_type="application/json")
+    return web.Response(body=_entry(body, request.match_info["model"]), content_type="application/json")
+
+
+def _entry(body: bytes, model: str) -> bytes:
+    try:
+        for entry in msgspec.json.decode(body, type=_List).data:
+            if msgspec.json.decode(entry, type=_Model).id == model:
+                return bytes(entry)
+    except msgspec.DecodeError as exc:
+        raise ModelListUnreadable() from exc
     raise ModelNotFound(model=printable(model))
 
 

@@ -25,41 +25,53 @@ _sym_db = _symbol_database.Default()
 from turnkeep.common.v1 import common_pb2 as turnkeep_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!turnkeep/history/v1/history.proto\x12\x13turnkeep.history.v1\x1a\x1fturnkeep/common/v1/common.proto\"8\n\x12LoadContextRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\"s\n\x10LoadContextReply\x12.\n\x04head\x18\x01 \x01(\x0b\x32 .turnkeep.history.v1.ContextHead\x12/\n\x05items\x18\x02 \x03(\x0b\x32 .turnkeep.history.v1.ContextItem\"\xe8\x01\n\x0b\x43ontextHead\x12\x32\n\x06status\x18\x01 \x01(\x0e\x32\".turnkeep.common.v1.ResponseStatus\x12\r\n\x05model\x18\x02 \x01(\t\x12\x1a\n\x12parent_response_id\x18\x03 \x01(\t\x12,\n\ncheckpoint\x18\x04 \x03(\x0b\x32\x18.turnkeep.common.v1.Span\x12\x15\n\ropen_call_ids\x18\x05 \x03(\t\x12\x0e\n\x06tokens\x18\x06 \x01(\x03\x12\x12\n\nitem_count\x18\x07 \x01(\x05\x12\x11\n\ttree_full\x18\x08 \x01(\x08\"-\n\x0b\x43ontextItem\x12\x0e\n\x06prompt\x18\x01 \x01(\x0c\x12\x0e\n\x06origin\x18\x02 \x01(\t\"\xd1\x03\n\x11\x43ommitTurnRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x05\x12\x15\n\rfencing_token\x18\x04 \x01(\x03\x12\x11\n\tmust_hold\x18\x05 \x01(\x08\x12\x14\n\x0c\x63ontent_hash\x18\x06 \x01(\x0c\x12\x1a\n\x12parent_response_id\x18\x07 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x08 \x01(\t\x12&\n\x04\x62\x61se\x18\t \x03(\x0b\x32\x18.turnkeep.common.v1.Span\x12\x18\n\x10\x62\x61se_response_id\x18\n \x01(\t\x12+\n\x05items\x18\x0b \x03(\x0b\x32\x1c.turnkeep.history.v1.NewItem\x12\x13\n\x0binput_count\x18\x0c \x01(\x05\x12\x32\n\x06status\x18\r \x01(\x0e\x32\".turnkeep.common.v1.ResponseStatus\x12\r\n\x05model\x18\x0e \x01(\t\x12\x15\n\ropen_call_ids\x18\x0f \x03(\t\x12\x0c\n\x04\x62ody\x18\x10 \x01(\x0c\x12\x12\n\ncreated_at\x18\x11 \x01(\x03\x12\x14\n\x0c\x63ompleted_at\x18\x12 \x01(\x03\"q\n\x07NewItem\x12&\n\x04item\x18\x01 \x01(\x0b\x32\x18.turnkeep.common.v1.Item\x12\x13\n\x06prompt\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x0e\n\x06origin\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x01(\x05\x42\t\n\x07_prompt\"V\n\x0f\x43ommitTurnReply\x12,\n\ncheckpoint\x18\x01 \x03(\x0b\x32\x18.turnkeep.common.v1.Span\x12\x15\n\rrepeated_save\x18\x02 \x01(\x08\"8\n\x12GetResponseRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\"~\n\x10GetResponseReply\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x32\n\x06status\x18\x02 \x01(\x0e\x32\".turnkeep.common.v1.ResponseStatus\x12(\n\x06output\x18\x03 \x03(\x0b\x32\x18.turnkeep.common.v1.Item\";\n\x15\x44\x65leteResponseRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteResponseReply\"\x8d\x01\n\x15ListInputItemsRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12)\n\x05order\x18\x05 \x01(\x0e\x32\x1a.turnkeep.history.v1.Order\"W\n\x13ListInputItemsReply\x12\'\n\x05items\x18\x01 \x03(\x0b\x32\x18.turnkeep.common.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*=\n\x05Order\x12\x15\n\x11ORDER_UNSPECIFIED\x10\x00\x12\r\n\tORDER_ASC\x10\x01\x12\x0e\n\nORDER_DESC\x10\x02\x32\xfe\x03\n\x0eHistoryService\x12_\n\x0bLoadContext\x12\'.turnkeep.history.v1.LoadContextRequest\x1a%.turnkeep.history.v1.LoadContextReply0\x01\x12Z\n\nCommitTurn\x12&.turnkeep.history.v1.CommitTurnRequest\x1a$.turnkeep.history.v1.CommitTurnReply\x12]\n\x0bGetResponse\x12\'.turnkeep.history.v1.GetResponseRequest\x1a%.turnkeep.history.v1.GetResponseReply\x12\x66\n\x0e\x44\x65leteResponse\x12*.turnkeep.history.v1.DeleteResponseRequest\x1a(.turnkeep.history.v1.DeleteResponseReply\x12h\n\x0eListInputItems\x12*.turnkeep.history.v1.ListInputItemsRequest\x1a(.turnkeep.history.v1.ListInputItemsReply0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!turnkeep/history/v1/history.proto\x12\x13turnkeep.history.v1\x1a\x1fturnkeep/common/v1/common.proto\"8\n\x12LoadContextRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\"s\n\x10LoadContextReply\x12.\n\x04head\x18\x01 \x01(\x0b\x32 .turnkeep.history.v1.ContextHead\x12/\n\x05items\x18\x02 \x03(\x0b\x32 .turnkeep.history.v1.ContextItem\"\xf9\x01\n\x0b\x43ontextHead\x12\x32\n\x06status\x18\x01 \x01(\x0e\x32\".turnkeep.common.v1.ResponseStatus\x12\r\n\x05model\x18\x02 \x01(\t\x12\x1a\n\x12parent_response_id\x18\x03 \x01(\t\x12,\n\ncheckpoint\x18\x04 \x03(\x0b\x32\x18.turnkeep.common.v1.Span\x12\x15\n\ropen_call_ids\x18\x05 \x03(\t\x12\x0e\n\x06tokens\x18\x06 \x01(\x03\x12\x12\n\nitem_count\x18\x07 \x01(\x05\x12\x11\n\ttree_full\x18\x08 \x01(\x08\x12\x0f\n\x07\x63\x61rried\x18\t \x01(\x0c\"-\n\x0b\x43ontextItem\x12\x0e\n\x06prompt\x18\x01 \x01(\x0c\x12\x0e\n\x06origin\x18\x02 \x01(\t\"\xe2\x03\n\x11\x43ommitTurnRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x05\x12\x15\n\rfencing_token\x18\x04 \x01(\x03\x12\x11\n\tmust_hold\x18\x05 \x01(\x08\x12\x14\n\x0c\x63ontent_hash\x18\x06 \x01(\x0c\x12\x1a\n\x12parent_response_id\x18\x07 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x08 \x01(\t\x12&\n\x04\x62\x61se\x18\t \x03(\x0b\x32\x18.turnkeep.common.v1.Span\x12\x18\n\x10\x62\x61se_response_id\x18\n \x01(\t\x12+\n\x05items\x18\x0b \x03(\x0b\x32\x1c.turnkeep.history.v1.NewItem\x12\x13\n\x0binput_count\x18\x0c \x01(\x05\x12\x32\n\x06status\x18\r \x01(\x0e\x32\".turnkeep.common.v1.ResponseStatus\x12\r\n\x05model\x18\x0e \x01(\t\x12\x15\n\ropen_call_ids\x18\x0f \x03(\t\x12\x0c\n\x04\x62ody\x18\x10 \x01(\x0c\x12\x12\n\ncreated_at\x18\x11 \x01(\x03\x12\x14\n\x0c\x63ompleted_at\x18\x12 \x01(\x03\x12\x0f\n\x07\x63\x61rried\x18\x13 \x01(\x0c\"q\n\x07NewItem\x12&\n\x04item\x18\x01 \x01(\x0b\x32\x18.turnkeep.common.v1.Item\x12\x13\n\x06prompt\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x0e\n\x06origin\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x01(\x05\x42\t\n\x07_prompt\"V\n\x0f\x43ommitTurnReply\x12,\n\ncheckpoint\x18\x01 \x03(\x0b\x32\x18.turnkeep.common.v1.Span\x12\x15\n\rrepeated_save\x18\x02 \x01(\x08\"8\n\x12GetResponseRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\"~\n\x10GetResponseReply\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x32\n\x06status\x18\x02 \x01(\x0e\x32\".turnkeep.common.v1.ResponseStatus\x12(\n\x06output\x18\x03 \x03(\x0b\x32\x18.turnkeep.common.v1.Item\";\n\x15\x44\x65leteResponseRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteResponseReply\"\x8d\x01\n\x15ListInputItemsRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x13\n\x0bresponse_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12)\n\x05order\x18\x05 \x01(\x0e\x32\x1a.turnkeep.history.v1.Order\"W\n\x13ListInputItemsReply\x12\'\n\x05items\x18\x01 \x03(\x0b\x32\x18.turnkeep.common.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"3\n\x10\x46indItemsRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x10\n\x08item_ids\x18\x02 \x03(\t\"=\n\x0e\x46indItemsReply\x12+\n\x05items\x18\x01 \x03(\x0b\x32\x1c.turnkeep.history.v1.NewItem\"H\n\x10\x43laimCallRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x10\n\x08\x63laim_id\x18\x02 \x01(\t\x12\x13\n\x0bresponse_id\x18\x03 \x01(\t\"C\n\x0e\x43laimCallReply\x12\x0f\n\x07granted\x18\x01 \x01(\x08\x12\x0f\n\x07settled\x18\x02 \x01(\x08\x12\x0f\n\x07outcome\x18\x03 \x01(\x0c\"[\n\x12SettleClaimRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x10\n\x08\x63laim_id\x18\x02 \x01(\t\x12\x13\n\x0bresponse_id\x18\x03 \x01(\t\x12\x0f\n\x07outcome\x18\x04 \x01(\x0c\"\x12\n\x10SettleClaimReply*=\n\x05Order\x12\x15\n\x11ORDER_UNSPECIFIED\x10\x00\x12\r\n\tORDER_ASC\x10\x01\x12\x0e\n\nORDER_DESC\x10\x02\x32\x91\x06\n\x0eHistoryService\x12_\n\x0bLoadContext\x12\'.turnkeep.history.v1.LoadContextRequest\x1a%.turnkeep.history.v1.LoadContextReply0\x01\x12Z\n\nCommitTurn\x12&.turnkeep.history.v1.CommitTurnRequest\x1a$.turnkeep.history.v1.CommitTurnReply\x12]\n\x0bGetResponse\x12\'.turnkeep.history.v1.GetResponseRequest\x1a%.turnkeep.history.v1.GetResponseReply\x12\x66\n\x0e\x44\x65leteResponse\x12*.turnkeep.history.v1.DeleteResponseRequest\x1a(.turnkeep.history.v1.DeleteResponseReply\x12h\n\x0eListInputItems\x12*.turnkeep.history.v1.ListInputItemsRequest\x1a(.turnkeep.history.v1.ListInputItemsReply0\x01\x12Y\n\tFindItems\x12%.turnkeep.history.v1.FindItemsRequest\x1a#.turnkeep.history.v1.FindItemsReply0\x01\x12W\n\tClaimCall\x12%.turnkeep.history.v1.ClaimCallRequest\x1a#.turnkeep.history.v1.ClaimCallReply\x12]\n\x0bSettleClaim\x12\'.turnkeep.history.v1.SettleClaimRequest\x1a%.turnkeep.history.v1.SettleClaimReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'turnkeep.history.v1.history_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ORDER']._serialized_start=1722
-  _globals['_ORDER']._serialized_end=1783
+  _globals['_ORDER']._serialized_start=2128
+  _globals['_ORDER']._serialized_end=2189
   _globals['_LOADCONTEXTREQUEST']._serialized_start=91
   _globals['_LOADCONTEXTREQUEST']._serialized_end=147
   _globals['_LOADCONTEXTREPLY']._serialized_start=149
   _globals['_LOADCONTEXTREPLY']._serialized_end=264
   _globals['_CONTEXTHEAD']._serialized_start=267
-  _globals['_CONTEXTHEAD']._serialized_end=499
-  _globals['_CONTEXTITEM']._serialized_start=501
-  _globals['_CONTEXTITEM']._serialized_end=546
-  _globals['_COMMITTURNREQUEST']._serialized_start=549
-  _globals['_COMMITTURNREQUEST']._serialized_end=1014
-  _globals['_NEWITEM']._serialized_start=1016
-  _globals['_NEWITEM']._serialized_end=1129
-  _globals['_COMMITTURNREPLY']._serialized_start=1131
-  _globals['_COMMITTURNREPLY']._serialized_end=1217
-  _globals['_GETRESPONSEREQUEST']._serialized_start=1219
-  _globals['_GETRESPONSEREQUEST']._serialized_end=1275
-  _globals['_GETRESPONSEREPLY']._serialized_start=1277
-  _globals['_GETRESPONSEREPLY']._serialized_end=1403
-  _globals['_DELETERESPONSEREQUEST']._serialized_start=1405
-  _globals['_DELETERESPONSEREQUEST']._serialized_end=1464
-  _globals['_DELETERESPONSEREPLY']._serialized_start=1466
-  _globals['_DELETERESPONSEREPLY']._serialized_end=1487
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1490
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1631
-  _globals['_LISTINPUTITEMSREPLY']._serialized_start=1633
-  _globals['_LISTINPUTITEMSREPLY']._serialized_end=1720
-  _globals['_HISTORYSERVICE']._serialized_start=1786
-  _globals['_HISTORYSERVICE']._serialized_end=2296
+  _globals['_CONTEXTHEAD']._serialized_end=516
+  _globals['_CONTEXTITEM']._serialized_start=518
+  _globals['_CONTEXTITEM']._serialized_end=563
+  _globals['_COMMITTURNREQUEST']._serialized_start=566
+  _globals['_COMMITTURNREQUEST']._serialized_end=1048
+  _globals['_NEWITEM']._serialized_start=1050
+  _globals['_NEWITEM']._serialized_end=1163
+  _globals['_COMMITTURNREPLY']._serialized_start=1165
+  _globals['_COMMITTURNREPLY']._serialized_end=1251
+  _globals['_GETRESPONSEREQUEST']._serialized_start=1253
+  _globals['_GETRESPONSEREQUEST']._serialized_end=1309
+  _globals['_GETRESPONSEREPLY']._serialized_start=1311
+  _globals['_GETRESPONSEREPLY']._serialized_end=1437
+  _globals['_DELETERESPONSEREQUEST']._serialized_start=1439
+  _globals['_DELETERESPONSEREQUEST']._serialized_end=1498
+  _globals['_DELETERESPONSEREPLY']._serialized_start=1500
+  _globals['_DELETERESPONSEREPLY']._serialized_end=1521
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1524
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1665
+  _globals['_LISTINPUTITEMSREPLY']._serialized_start=1667
+  _globals['_LISTINPUTITEMSREPLY']._serialized_end=1754
+  _globals['_FINDITEMSREQUEST']._serialized_start=1756
+  _globals['_FINDITEMSREQUEST']._serialized_end=1807
+  _globals['_FINDITEMSREPLY']._serialized_start=1809
+  _globals['_FINDITEMSREPLY']._serialized_end=1870
+  _globals['_CLAIMCALLREQUEST']._serialized_start=1872
+  _globals['_CLAIMCALLREQUEST']._serialized_end=1944
+  _globals['_CLAIMCALLREPLY']._serialized_start=1946
+  _globals['_CLAIMCALLREPLY']._serialized_end=2013
+  _globals['_SETTLECLAIMREQUEST']._serialized_start=2015
+  _globals['_SETTLECLAIMREQUEST']._serialized_end=2106
+  _globals['_SETTLECLAIMREPLY']._serialized_start=2108
+  _globals['_SETTLECLAIMREPLY']._serialized_end=2126
+  _globals['_HISTORYSERVICE']._serialized_start=2192
+  _globals['_HISTORYSERVICE']._serialized_end=2977
 # @@protoc_insertion_point(module_scope)

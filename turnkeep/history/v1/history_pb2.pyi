@@ -120,6 +120,7 @@ class ContextHead(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     ITEM_COUNT_FIELD_NUMBER: _builtins.int
     TREE_FULL_FIELD_NUMBER: _builtins.int
+    CARRIED_FIELD_NUMBER: _builtins.int
     status: _common_pb2.ResponseStatus.ValueType
     """Where that response stands. A context is loaded whatever the status; who may continue is the caller's rule."""
     model: _builtins.str
@@ -132,6 +133,8 @@ class ContextHead(_message.Message):
     """How many items the checkpoint names."""
     tree_full: _builtins.bool
     """The tree takes no further items: the next turn starts a new tree and hands its base over by `base_response_id`."""
+    carried: _builtins.bytes
+    """What CommitTurn.carried was for that response."""
     @_builtins.property
     def checkpoint(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]:
         """The ordered list of items that the next turn continues from, to be handed back in CommitTurn.base."""
@@ -151,10 +154,11 @@ class ContextHead(_message.Message):
         tokens: _builtins.int = ...,
         item_count: _builtins.int = ...,
         tree_full: _builtins.bool = ...,
+        carried: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "item_count", b"item_count", "model", b"model", "open_call_ids", b"open_call_ids", "parent_response_id", b"parent_response_id", "status", b"status", "tokens", b"tokens", "tree_full", b"tree_full"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["carried", b"carried", "checkpoint", b"checkpoint", "item_count", b"item_count", "model", b"model", "open_call_ids", b"open_call_ids", "parent_response_id", b"parent_response_id", "status", b"status", "tokens", b"tokens", "tree_full", b"tree_full"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -212,6 +216,7 @@ class CommitTurnRequest(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     COMPLETED_AT_FIELD_NUMBER: _builtins.int
+    CARRIED_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     """Whose turn it is."""
     response_id: _builtins.str
@@ -242,6 +247,8 @@ class CommitTurnRequest(_message.Message):
     """When the response was made, in seconds since 1970 (UTC)."""
     completed_at: _builtins.int
     """When it ended, in seconds since 1970 (UTC); 0 when it has not."""
+    carried: _builtins.bytes
+    """What the caller wants to know again when the response is continued; kept as it is and not looked into."""
     @_builtins.property
     def base(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]:
         """The checkpoint that the turn was loaded from, as ContextHead gave it."""
@@ -275,10 +282,11 @@ class CommitTurnRequest(_message.Message):
         body: _builtins.bytes = ...,
         created_at: _builtins.int = ...,
         completed_at: _builtins.int = ...,
+        carried: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_response_id", b"base_response_id", "body", b"body", "completed_at", b"completed_at", "content_hash", b"content_hash", "conversation_id", b"conversation_id", "created_at", b"created_at", "fencing_token", b"fencing_token", "input_count", b"input_count", "items", b"items", "model", b"model", "must_hold", b"must_hold", "open_call_ids", b"open_call_ids", "owner", b"owner", "parent_response_id", b"parent_response_id", "response_id", b"response_id", "round", b"round", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_response_id", b"base_response_id", "body", b"body", "carried", b"carried", "completed_at", b"completed_at", "content_hash", b"content_hash", "conversation_id", b"conversation_id", "created_at", b"created_at", "fencing_token", b"fencing_token", "input_count", b"input_count", "items", b"items", "model", b"model", "must_hold", b"must_hold", "open_call_ids", b"open_call_ids", "owner", b"owner", "parent_response_id", b"parent_response_id", "response_id", b"response_id", "round", b"round", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -302,7 +310,7 @@ class NewItem(_message.Message):
     """The estimated size, in tokens."""
     @_builtins.property
     def item(self) -> _common_pb2.Item:
-        """The item as the API shows it."""
+        """The item as the API shows it. With an empty body it is for the model only: it is part of checkpoints and never of what the API lists."""
 
     def __init__(
         self,
@@ -516,3 +524,166 @@ class ListInputItemsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListInputItemsReply: _TypeAlias = ListInputItemsReply  # noqa: Y015
+
+@_typing.final
+class FindItemsRequest(_message.Message):
+    """Asks for items by their ids."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    ITEM_IDS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    @_builtins.property
+    def item_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The ids, at most 1,000. Their tree key says where to look."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        item_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["item_ids", b"item_ids", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindItemsRequest: _TypeAlias = FindItemsRequest  # noqa: Y015
+
+@_typing.final
+class FindItemsReply(_message.Message):
+    """Some of the items that were found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewItem]:
+        """The items, in no particular order."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[Global___NewItem] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindItemsReply: _TypeAlias = FindItemsReply  # noqa: Y015
+
+@_typing.final
+class ClaimCallRequest(_message.Message):
+    """Claims a call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CLAIM_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose call it is."""
+    claim_id: _builtins.str
+    """What may happen once: the id of a call or of an approval request. Its tree key says where the claim is kept."""
+    response_id: _builtins.str
+    """The response whose turn is about to run the call."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        claim_id: _builtins.str = ...,
+        response_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_id", b"claim_id", "owner", b"owner", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimCallRequest: _TypeAlias = ClaimCallRequest  # noqa: Y015
+
+@_typing.final
+class ClaimCallReply(_message.Message):
+    """What a claim has come to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTED_FIELD_NUMBER: _builtins.int
+    SETTLED_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    granted: _builtins.bool
+    """The caller holds the claim and is the only one that may run the call."""
+    settled: _builtins.bool
+    """The call has been run and its outcome is known; only when not granted."""
+    outcome: _builtins.bytes
+    """The outcome as it was settled; only when settled."""
+    def __init__(
+        self,
+        *,
+        granted: _builtins.bool = ...,
+        settled: _builtins.bool = ...,
+        outcome: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted", "outcome", b"outcome", "settled", b"settled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimCallReply: _TypeAlias = ClaimCallReply  # noqa: Y015
+
+@_typing.final
+class SettleClaimRequest(_message.Message):
+    """Records an outcome."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CLAIM_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose call it is."""
+    claim_id: _builtins.str
+    """The claim."""
+    response_id: _builtins.str
+    """The response that holds it."""
+    outcome: _builtins.bytes
+    """What became of the call; kept as it is and not looked into."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        claim_id: _builtins.str = ...,
+        response_id: _builtins.str = ...,
+        outcome: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim_id", b"claim_id", "outcome", b"outcome", "owner", b"owner", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettleClaimRequest: _TypeAlias = SettleClaimRequest  # noqa: Y015
+
+@_typing.final
+class SettleClaimReply(_message.Message):
+    """Says that the outcome is recorded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettleClaimReply: _TypeAlias = SettleClaimReply  # noqa: Y015

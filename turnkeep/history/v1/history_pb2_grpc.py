@@ -60,6 +60,21 @@ class HistoryServiceStub(object):
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ListInputItemsRequest.SerializeToString,
                 response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ListInputItemsReply.FromString,
                 _registered_method=True)
+        self.FindItems = channel.unary_stream(
+                '/turnkeep.history.v1.HistoryService/FindItems',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.FindItemsRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.FindItemsReply.FromString,
+                _registered_method=True)
+        self.ClaimCall = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/ClaimCall',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimCallRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimCallReply.FromString,
+                _registered_method=True)
+        self.SettleClaim = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/SettleClaim',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimReply.FromString,
+                _registered_method=True)
 
 
 class HistoryServiceServicer(object):
@@ -114,6 +129,33 @@ class HistoryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindItems(self, request, context):
+        """Finds stored items by their ids, with what the model sees of them, in messages of about 1 MiB; an id that is not found is left out.
+        Where an id occurs more than once in a tree, the newest item is given.
+        Fails with INVALID_ARGUMENT `invalid_request` for more than 1,000 ids.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimCall(self, request, context):
+        """Claims a call that may run at most once, before it is run. The first claim of an id is granted; every later one is told what became of it.
+        Idempotent by (claim_id, response_id): the response that holds a claim is granted it again as long as it is not settled.
+        Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with NOT_FOUND `claim_not_found` when the id belongs
+        to another owner.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SettleClaim(self, request, context):
+        """Records the outcome of a claimed call. Idempotent: only the first outcome is kept.
+        Fails with NOT_FOUND `claim_not_found` when this response holds no such claim.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HistoryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -141,6 +183,21 @@ def add_HistoryServiceServicer_to_server(servicer, server):
                     servicer.ListInputItems,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ListInputItemsRequest.FromString,
                     response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ListInputItemsReply.SerializeToString,
+            ),
+            'FindItems': grpc.unary_stream_rpc_method_handler(
+                    servicer.FindItems,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.FindItemsRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.FindItemsReply.SerializeToString,
+            ),
+            'ClaimCall': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimCall,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimCallRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimCallReply.SerializeToString,
+            ),
+            'SettleClaim': grpc.unary_unary_rpc_method_handler(
+                    servicer.SettleClaim,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -279,6 +336,87 @@ class HistoryService(object):
             '/turnkeep.history.v1.HistoryService/ListInputItems',
             turnkeep_dot_history_dot_v1_dot_history__pb2.ListInputItemsRequest.SerializeToString,
             turnkeep_dot_history_dot_v1_dot_history__pb2.ListInputItemsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/FindItems',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.FindItemsRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.FindItemsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimCall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/ClaimCall',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimCallRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimCallReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SettleClaim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/SettleClaim',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -67,6 +67,21 @@ class HistoryServiceStub:
     Fails with NOT_FOUND `response_not_found`, with INVALID_ARGUMENT `invalid_request` for a page token that names no item of the list
     (param `after`) or a page size outside 1..100 (param `limit`), and with DATA_LOSS `history_incomplete`.
     """
+    FindItems: _grpc.UnaryStreamMultiCallable[_history_pb2.FindItemsRequest, _history_pb2.FindItemsReply]
+    """Finds stored items by their ids, with what the model sees of them, in messages of about 1 MiB; an id that is not found is left out.
+    Where an id occurs more than once in a tree, the newest item is given.
+    Fails with INVALID_ARGUMENT `invalid_request` for more than 1,000 ids.
+    """
+    ClaimCall: _grpc.UnaryUnaryMultiCallable[_history_pb2.ClaimCallRequest, _history_pb2.ClaimCallReply]
+    """Claims a call that may run at most once, before it is run. The first claim of an id is granted; every later one is told what became of it.
+    Idempotent by (claim_id, response_id): the response that holds a claim is granted it again as long as it is not settled.
+    Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with NOT_FOUND `claim_not_found` when the id belongs
+    to another owner.
+    """
+    SettleClaim: _grpc.UnaryUnaryMultiCallable[_history_pb2.SettleClaimRequest, _history_pb2.SettleClaimReply]
+    """Records the outcome of a claimed call. Idempotent: only the first outcome is kept.
+    Fails with NOT_FOUND `claim_not_found` when this response holds no such claim.
+    """
 
 @_typing.type_check_only
 class HistoryServiceAsyncStub(HistoryServiceStub):
@@ -100,6 +115,21 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     message says whether there is more.
     Fails with NOT_FOUND `response_not_found`, with INVALID_ARGUMENT `invalid_request` for a page token that names no item of the list
     (param `after`) or a page size outside 1..100 (param `limit`), and with DATA_LOSS `history_incomplete`.
+    """
+    FindItems: _aio.UnaryStreamMultiCallable[_history_pb2.FindItemsRequest, _history_pb2.FindItemsReply]  # type: ignore[assignment]
+    """Finds stored items by their ids, with what the model sees of them, in messages of about 1 MiB; an id that is not found is left out.
+    Where an id occurs more than once in a tree, the newest item is given.
+    Fails with INVALID_ARGUMENT `invalid_request` for more than 1,000 ids.
+    """
+    ClaimCall: _aio.UnaryUnaryMultiCallable[_history_pb2.ClaimCallRequest, _history_pb2.ClaimCallReply]  # type: ignore[assignment]
+    """Claims a call that may run at most once, before it is run. The first claim of an id is granted; every later one is told what became of it.
+    Idempotent by (claim_id, response_id): the response that holds a claim is granted it again as long as it is not settled.
+    Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with NOT_FOUND `claim_not_found` when the id belongs
+    to another owner.
+    """
+    SettleClaim: _aio.UnaryUnaryMultiCallable[_history_pb2.SettleClaimRequest, _history_pb2.SettleClaimReply]  # type: ignore[assignment]
+    """Records the outcome of a claimed call. Idempotent: only the first outcome is kept.
+    Fails with NOT_FOUND `claim_not_found` when this response holds no such claim.
     """
 
 class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -161,6 +191,39 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         message says whether there is more.
         Fails with NOT_FOUND `response_not_found`, with INVALID_ARGUMENT `invalid_request` for a page token that names no item of the list
         (param `after`) or a page size outside 1..100 (param `limit`), and with DATA_LOSS `history_incomplete`.
+        """
+
+    @_abc_1.abstractmethod
+    def FindItems(
+        self,
+        request: _history_pb2.FindItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_history_pb2.FindItemsReply], _abc.AsyncIterator[_history_pb2.FindItemsReply]]:
+        """Finds stored items by their ids, with what the model sees of them, in messages of about 1 MiB; an id that is not found is left out.
+        Where an id occurs more than once in a tree, the newest item is given.
+        Fails with INVALID_ARGUMENT `invalid_request` for more than 1,000 ids.
+        """
+
+    @_abc_1.abstractmethod
+    def ClaimCall(
+        self,
+        request: _history_pb2.ClaimCallRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.ClaimCallReply, _abc.Awaitable[_history_pb2.ClaimCallReply]]:
+        """Claims a call that may run at most once, before it is run. The first claim of an id is granted; every later one is told what became of it.
+        Idempotent by (claim_id, response_id): the response that holds a claim is granted it again as long as it is not settled.
+        Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with NOT_FOUND `claim_not_found` when the id belongs
+        to another owner.
+        """
+
+    @_abc_1.abstractmethod
+    def SettleClaim(
+        self,
+        request: _history_pb2.SettleClaimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.SettleClaimReply, _abc.Awaitable[_history_pb2.SettleClaimReply]]:
+        """Records the outcome of a claimed call. Idempotent: only the first outcome is kept.
+        Fails with NOT_FOUND `claim_not_found` when this response holds no such claim.
         """
 
 def add_HistoryServiceServicer_to_server(servicer: HistoryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

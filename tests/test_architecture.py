@@ -36,7 +36,7 @@ NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "manag
 
 HTTP_SERVERS = {"aiohttp.web", "http.server", "socketserver", "wsgiref"}
 MAY_SERVE_HTTP = ("http_edge/", "svckit/telemetry.py")
-MAY_READ_ENVIRONMENT = ("svckit/settings.py", "svckit/telemetry.py", "launcher/command.py")
+MAY_READ_ENVIRONMENT = ("svckit/settings.py", "svckit/telemetry.py", "svckit/process.py", "launcher/command.py")
 MAY_BUILD = ("orchestrator_svc/tools/", "orchestrator_svc/providers/")
 
 STATEMENTS = ("select ", "insert into ", "update ", "delete from ", "create table ", "alter ", "drop ", "with ", "merge into ", "truncate ")

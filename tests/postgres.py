@@ -25,6 +25,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 NOBODY = 65534
 START_SECONDS = 30
+END_WITH_US = ["setpriv", "--pdeathsig", "INT"]
 SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
@@ -100,18 +101,22 @@ def _binary(name: str) -> str:
 
 
 def _unprivileged(sockets: Path, directory: Path) -> tuple[list[str], str]:
-    """How to start what refuses to run as root, and where its data goes; it ends with the thread that starts it."""
-    data = directory / "data"
-    if sys.platform != "linux":
-        return [], str(data)
-    end_with_us = ["setpriv", "--pdeathsig", "INT"]
-    if os.geteuid() != 0:
-        return end_with_us, str(data)
-    namespace = ["unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}"]
-    if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode == 0:
-        return [*namespace, *end_with_us], str(data)
+    """How to start what refuses to run as root, and where its data goes."""
+    if (prefix := not_as_root()) is not None:
+        return prefix, str(directory / "data")
     os.chown(sockets, NOBODY, NOBODY)
-    return [*end_with_us, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"], str(sockets / "data")
+    return [*END_WITH_US, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"], str(sockets / "data")
+
+
+def not_as_root() -> list[str] | None:
+    """What starts a program that is not root to itself but reaches all that we reach, and ends with our thread; None: cannot be."""
+    if sys.platform != "linux":
+        return []
+    if os.geteuid() != 0:
+        return END_WITH_US
+    namespace = ["unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}"]
+    possible = subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode == 0
+    return [*namespace, *END_WITH_US] if possible else None
 
 
 def _run(command: list[str]) -> None:

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import grpc
+import hypothesis
 import msgspec
 import pytest
 
@@ -17,6 +18,9 @@ from tests.history_svc.turns import Client
 from tests.postgres import create_database, fresh_database, postgres_server
 
 Open = Callable[..., AbstractAsyncContextManager[Client]]
+
+hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.load_profile("any-machine")
 
 
 @pytest.fixture(scope="session")

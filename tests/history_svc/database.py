@@ -9,7 +9,7 @@ from psycopg.rows import TupleRow
 def rows(database: str, statement: str, *values: object) -> list[TupleRow]:
     """The rows that one statement gives."""
     with psycopg.connect(database, autocommit=True) as connection:
-        return connection.execute(cast("LiteralString", statement), values).fetchall()
+        return connection.execute(cast("LiteralString", statement), values or None).fetchall()
 
 
 def change(database: str, *statements: str) -> None:

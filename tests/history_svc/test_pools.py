@@ -122,6 +122,7 @@ async def test_a_call_that_gets_no_connection_in_time_is_refused_as_overload(ope
 
 async def test_a_queue_that_is_full_refuses_at_once(open_client: Open, database: str) -> None:
     async with open_client(commit_connections=1, pool_queue=1) as client:
+        await client.commit(root("the connection is there"))
         async with await psycopg.AsyncConnection.connect(database) as other:
             await other.execute("lock table item")
             calls = [asyncio.create_task(client.commit(root("q", "a"))) for _ in range(6)]

@@ -1,0 +1,125 @@
+"""How Postgres runs the statements: index range scans however many ranges there are, and one statement to read, one to write."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from history_svc.statements import STATEMENTS
+from svckit.ids import IdBlock, new_block, new_tree_key
+from tests.history_svc.conftest import Open
+from tests.history_svc.database import change, rows
+from tests.history_svc.turns import OWNER, Client, root, said
+
+ITEMS = 10_000
+RAN = """
+select query, calls from pg_stat_statements s join pg_database d on d.oid = s.dbid
+where datname = current_database() and query not like '%pg_stat_statements%'
+"""
+
+
+@pytest.fixture
+async def tree(open_client: Open, database: str) -> IdBlock:
+    """A tree of 10,000 items with a response of 1, of 100 and of 1,000 ranges, and tables large enough to be worth an index."""
+    async with open_client() as client:
+        block = new_block(new_tree_key())
+        turn = root(items=[said(f"word {n}", f"msg_{n}") for n in range(ITEMS)], response_id=block.id("resp", 1))
+        await client.commit(turn)
+        for count in (100, 1000):
+            step = ITEMS // count
+            base = [(n * step + 1, n * step + 1 + step // 2) for n in range(count)]
+            branch = root("x", response_id=block.id("resp", count), base=[{"first": first, "end": end} for first, end in base])
+            await client.commit(branch)
+    change(database, "analyze")
+    return block
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("ranges", [1, 100, 1000])
+def test_a_context_is_read_by_index_ranges_only(tree: IdBlock, database: str, ranges: int, mode: str) -> None:
+    values = {"tree_key": tree.tree_key, "owner": OWNER, "response_id": tree.id("resp", ranges), "limit": 1 << 30, "large": 1 << 20}
+
+    plan = explained(database, STATEMENTS["load_context"], values, mode)
+
+    on_items = [node for node in nodes(plan) if node.get("Relation Name") == "item"]
+    assert [(node["Node Type"], node["Index Name"]) for node in on_items] == [("Index Scan", "item_pkey")]
+    assert "seq" in on_items[0]["Index Cond"]
+    assert on_items[0].get("Rows Removed by Filter", 0) == 0
+    assert not [node for node in nodes(plan) if "Join Filter" in node]
+    assert not [node for node in nodes(plan) if node["Node Type"] == "Sort" and node["Actual Rows"] > 200]
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in on_items) == pytest.approx(
+        ITEMS if ranges == 1 else ITEMS / 2 + 1, rel=0.1
+    )
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_items_are_shown_by_index_ranges_only(tree: IdBlock, database: str, mode: str) -> None:
+    values = {"tree_key": tree.tree_key, "owner": OWNER, "firsts": [5, 900], "ends": [10, 905]}
+
+    plan = explained(database, STATEMENTS["items"], values, mode)
+
+    assert [node["Index Name"] for node in nodes(plan) if node.get("Relation Name") == "item"] == ["item_pkey"]
+    assert not [node for node in nodes(plan) if "Join Filter" in node]
+
+
+def explained(database: str, statement: str, values: dict[str, object], mode: str) -> dict[str, object]:
+    """The plan of a statement as the database makes it, prepared so that a generic plan is possible."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"set plan_cache_mode = {mode}")
+        cursor = connection.execute("explain (analyze, format json) " + statement, values, prepare=True)
+        return cursor.fetchone()[0][0]["Plan"]
+
+
+def nodes(plan: dict[str, object]) -> Iterator[dict[str, object]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+async def test_a_continued_turn_is_one_read_and_one_write(open_client: Open, database: str) -> None:
+    async with open_client() as client:
+        parent = root(*(f"word {n}" for n in range(5_000)))
+        await client.commit(parent)
+        await client.continued(parent.response_id, "warm", "up")
+        change(database, "create extension pg_stat_statements")
+        change(database, "select pg_stat_statements_reset()")
+
+        for _ in range(5):
+            parent = await client.continued(parent.response_id, "q", "a")
+
+        ran = rows(database, RAN)
+        assert [calls for _, calls in ran] == [5, 5]
+        assert [any(source in query for query, _ in ran) for source in ("from response r", "from commit_turn(")] == [True, True]
+
+
+async def test_a_turn_takes_the_same_room_at_any_depth__b147(open_client: Open, database: str) -> None:
+    async with open_client() as client:
+        parent = root("q" * 100, "a" * 100)
+        await client.commit(parent)
+        for _ in range(200):
+            parent = await client.continued(parent.response_id, "q" * 100, "a" * 100)
+
+        sizes = rows(
+            database,
+            """
+            select pg_column_size(checkpoint), pg_column_size(input), pg_column_size(output), pg_column_size(r.*)
+            from response r order by upper(checkpoint[1])
+            """,
+        )
+        assert len(set(sizes[1:])) == 1
+        assert rows(database, "select count(*) from item") == [(402,)]
+
+
+async def test_branches_that_grow_side_by_side_take_a_range_for_each_turn__b147(client: Client, database: str) -> None:
+    first = root("q", "a")
+    await client.commit(first)
+    tips = [first.response_id] * 4
+    for n in range(20):
+        for branch, tip in enumerate(tips):
+            tips[branch] = (await client.continued(tip, f"branch {branch} turn {n}")).response_id
+
+    for tip in tips:
+        head = (await client.load(tip)).head
+        assert len(head.checkpoint) == pytest.approx(21, abs=1)
+    largest = rows(database, "select max(pg_column_size(checkpoint)) from response")[0][0]
+    assert largest < 21 * 24

@@ -36,7 +36,7 @@ class ListedTool:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One function that the engine may call. `flat` is its name at the engine; `name` and `group` (namespace, server label) are the client's."""
+    """One function that the engine may call. `flat` is its name there; `name` and `group` (namespace, server label) are the client's."""
 
     flat: str
     kind: str
@@ -68,7 +68,7 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to. `output` is for the model: text, or parts (input_text, input_image); `public` are fields of the item for clients."""
+    """What a call came to. `output` is for the model, text or parts (input_text, input_image); `public` are fields of the item shown."""
 
     output: str | Parts
     failed: bool = False
@@ -96,8 +96,8 @@ class Handler(Protocol):
 class Spec:
     """What a turn must know of a gateway-owned tool before anything runs (pure).
 
-    `kinds` are the values of a request tool's `type` that it answers to. `declare` makes the engine's function declaration (name, description,
-    parameters) from the request's tool and raises InvalidRequest with a `param` below the path it is given.
+    `kinds` are the values of a request tool's `type` that it answers to. `declare` makes the engine's function declaration (name,
+    description, parameters) from the request's tool and raises InvalidRequest with a `param` below the path it is given.
     """
 
     kinds: tuple[str, ...]

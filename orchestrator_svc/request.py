@@ -211,7 +211,7 @@ def _forwarded(given: JsonObject, tools: list[JsonObject]) -> JsonObject:
 def _echo(given: JsonObject) -> JsonObject:
     echo = {key: default if given.get(key) is None else given[key] for key, default in ECHO_DEFAULTS.items()}
     echo["tools"] = [_echoed_tool(tool) for tool in _objects(given.get("tools"))]
-    echo["text"] = {"format": {"type": "text"}} | _object(given.get("text"))
+    echo["text"] = _echoed_text(_object(given.get("text")))
     echo["reasoning"] = {"effort": None, "summary": None} | _object(given.get("reasoning"))
     echo["service_tier"] = "default" if echo["service_tier"] == "auto" else echo["service_tier"]
     return echo | {key: given[key] for key in _ECHOED_IF_GIVEN if given.get(key) is not None}
@@ -219,6 +219,13 @@ def _echo(given: JsonObject) -> JsonObject:
 
 def _echoed_tool(tool: JsonObject) -> JsonObject:
     return {"description": None, "parameters": None, "strict": None} | tool
+
+
+def _echoed_text(text: JsonObject) -> JsonObject:
+    form = _object(text.get("format")) or {"type": "text"}
+    if form.get("type") == "json_schema":
+        form = {"description": None, "strict": False} | form
+    return text | {"format": form}
 
 
 def _objects(value: object) -> list[JsonObject]:

@@ -22,6 +22,11 @@ class Edge:
 
     url: str
 
+    @property
+    def address(self) -> str:
+        """The same, by the name that every room has for it."""
+        return self.url
+
 
 @asynccontextmanager
 async def open_edge(settings: Settings, history: aio.Channel | None = None, orchestrator: aio.Channel | None = None) -> AsyncIterator[Edge]:

@@ -4,6 +4,7 @@ The edge knows no engine: which one, its key and its limits are the orchestrator
 to the gateway, stay behind.
 """
 
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 
 from aiohttp import web
@@ -50,6 +51,8 @@ KEPT_FROM_ENGINE = HOP_BY_HOP | {
 # Whom a browser may tell, and what it keeps, is the gateway's decision.
 KEPT_FROM_CLIENT = HOP_BY_HOP | {"set-cookie", "x-request-id"}
 _CORS = "access-control-"
+# Stands for a byte that is no UTF-8; such a value cannot travel as text.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 async def relay(request: web.Request, body: bytes) -> web.StreamResponse:
@@ -73,7 +76,11 @@ def relay_request(request: web.Request, body: bytes) -> RelayRequest:
 def end_to_end(headers: Mapping[str, str]) -> list[Header]:
     """The headers that are meant for the engine."""
     left_out = KEPT_FROM_ENGINE | _named_by_connection(headers)
-    return [Header(name=name.lower(), value=value) for name, value in headers.items() if name.lower() not in left_out]
+    return [
+        Header(name=name.lower(), value=value)
+        for name, value in headers.items()
+        if name.lower() not in left_out and not _LONE_SURROGATE.search(value)
+    ]
 
 
 async def head_of(replies: AsyncIterator[RelayReply]) -> RelayHead:

@@ -51,6 +51,7 @@ async def test_raw_bytes_in_a_path_are_no_error_of_ours(house: House) -> None:
         b"/v1/responses/\xff\xfe",
         b"/v1/responses/\xed\xa0\x80",
         b"/v1/\xf0\x9f\x8d\xb8",
+        b"/v1/responses?a=\xff",
         b"*",
         b"//",
         b"/v1/responses/%",
@@ -59,6 +60,26 @@ async def test_raw_bytes_in_a_path_are_no_error_of_ours(house: House) -> None:
         status, _, body = await _raw(house, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert status in (400, 404), path
         assert _error(body)["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("odd", ["../../etc/passwd", "resp_' OR 1=1 --", "\x00", "x" * 10_240, RESPONSE_ID + "\n", RESPONSE_ID.upper(), ""])
+async def test_an_odd_parent_is_one_that_does_not_exist(house: House, odd: str) -> None:
+    """B158: with `store` and without; the orchestrator is not asked."""
+    for store in (True, False):
+        answer = await house.create({"model": "m", "input": "hi", "previous_response_id": odd, "store": store})
+        error = (await answer.json())["error"]
+        assert (answer.status, error["code"], error["param"]) == (400, "previous_response_not_found", "previous_response_id")
+        assert len(error["message"]) < 300
+    assert house.orchestrator.turns == house.orchestrator.relayed == []
+
+
+async def test_a_header_that_is_no_text_is_no_error_of_ours(house: House) -> None:
+    """B158: it stays behind, as it cannot travel as text; the query travels as it was written."""
+    head = b'POST /v1/completions?a=%41&b=%2f+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n'
+    await _exchange(house, head + b"X-Odd: \xff\xfe\r\nX-Name: \xc3\xa9\r\nContent-Length: 2\r\n\r\n{}")
+    [asked] = house.orchestrator.relayed
+    assert asked.path == '/v1/completions?a=%41&b=%2f+"'
+    assert {header.name: header.value for header in asked.headers} == {"x-name": "é"}
 
 
 async def test_a_foreign_id_looks_exactly_like_an_unknown_one() -> None:

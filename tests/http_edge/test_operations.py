@@ -1,5 +1,9 @@
 """What operators see: health, readiness, metrics, request ids, CORS; and the edge over real gRPC sockets."""
 
+import asyncio
+import signal
+import sys
+
 import msgspec
 import pytest
 from aiohttp import ClientSession
@@ -73,6 +77,24 @@ async def test_the_edge_works_the_same_over_sockets(tmp_path) -> None:
         assert (await http.get(f"/v1/responses/{RESPONSE_ID[:-1]}9")).status == 404
         streamed = await (await http.post("/v1/responses", json={"model": "m", "input": "x", "stream": True})).read()
         assert streamed.endswith(turn_events("Hello")[-1].data + b"\n\ndata: [DONE]\n\n")
+
+
+async def test_it_runs_alone_until_it_is_asked_to_stop(tmp_path) -> None:
+    config = tmp_path / "turnkeep.toml"
+    config.write_text(f'[edge]\nport = 0\nhistory = "unix:{tmp_path}/h"\norchestrator = "unix:{tmp_path}/o"\n')
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "http_edge", "--config", str(config), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        ready = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
+        async with ClientSession(ready.split()[-1]) as http:
+            assert (await http.get("/healthz")).status == 200
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_metrics_are_one_page(house: House) -> None:

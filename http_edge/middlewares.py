@@ -11,6 +11,7 @@ from http_edge.drain import DRAIN
 from http_edge.errors import ServerShutdown, error_response, from_aiohttp, masked
 from http_edge.metrics import IN_FLIGHT, REQUEST_SECONDS, REQUESTS
 from http_edge.settings import EDGE_SETTINGS
+from http_edge.tape import TAPE
 from svckit.errors import ServiceError
 from svckit.logs import get_logger
 from svckit.telemetry import Trace, bind_trace, trace_of
@@ -22,13 +23,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 OWNER = web.RequestKey("owner", str)
 TRACE = web.RequestKey("trace", Trace)
 STARTED_AT = web.RequestKey("started_at", float)
-# The client has had the terminal event of its stream: whatever comes now is no failure.
-TURN_ENDED = web.RequestKey("turn_ended", bool)
 
 HEAD_MADE = web.RequestKey("head_made", bool)
 
 API_PREFIX = "/v1/"
 METHODS = ("GET", "POST", "DELETE")
+STREAMED = 200
 CLIENT_LEFT = 499
 UNMATCHED = "unmatched"
 
@@ -38,7 +38,7 @@ async def measured(request: web.Request, handler: Handler) -> web.StreamResponse
     """Counts and times the request; one line in the log if the setting asks for it."""
     clock = asyncio.get_running_loop().time
     request[STARTED_AT] = clock()
-    status = CLIENT_LEFT
+    status = 0
     IN_FLIGHT.inc()
     try:
         response = await handler(request)
@@ -46,7 +46,7 @@ async def measured(request: web.Request, handler: Handler) -> web.StreamResponse
         return response
     finally:
         IN_FLIGHT.dec()
-        _count(request, 200 if request.get(TURN_ENDED) else status, clock() - request[STARTED_AT])
+        _count(request, status or _status_left_by(request), clock() - request[STARTED_AT])
 
 
 @web.middleware
@@ -125,6 +125,12 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Expose-Headers"] = "x-request-id, retry-after"
         response.headers.add("Vary", "Origin")
+
+
+def _status_left_by(request: web.Request) -> int:
+    """A client that had its terminal event was answered, although it hung up before the very end."""
+    tape = request.get(TAPE)
+    return STREAMED if tape is not None and tape.ended else CLIENT_LEFT
 
 
 def _allowed_origin(request: web.Request) -> str | None:

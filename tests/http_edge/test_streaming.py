@@ -154,6 +154,14 @@ async def test_a_first_event_that_is_no_lifecycle_event_still_gets_an_end(house:
     assert (last["type"], last["sequence_number"], last["response"]["status"]) == ("response.failed", 1, "failed")
 
 
+async def test_items_that_finished_out_of_order_stand_in_their_places(house: House) -> None:
+    first, *_ = turn("Hello")
+    done = [reply(event(n, {"type": "response.output_item.done", "output_index": 2 - n, "item": {"id": f"i{n}"}})) for n in (1, 2)]
+    house.orchestrator.create = lambda request: playing(first, *done, StorageUnknown())
+    last = _events(await (await house.create(STREAM)).read())[-1]
+    assert [item["id"] for item in last["response"]["output"]] == ["i2", "i1"]
+
+
 async def test_streams_run_side_by_side(house: House) -> None:
     gate = asyncio.Event()
     first, *rest = turn("Hello")

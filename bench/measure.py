@@ -210,8 +210,7 @@ _QUESTION = "How many tokens are there? ".ljust(ITEM_BYTES, "?")
 
 
 def _turn(previous: str | None) -> bytes:
-    fields = {"previous_response_id": previous} if previous else {}
-    return asked(f"full-{_ANSWER_TOKENS}", store=True, input=_QUESTION, **fields)
+    return asked(f"full-{_ANSWER_TOKENS}", store=True, input=_QUESTION, previous_response_id=previous)
 
 
 def _response_id(answer: Answer) -> str:
@@ -230,14 +229,14 @@ async def _at_indexes(stand: Stand, sizes: Sizes, ids: Sequence[str]) -> dict[st
     async with (
         connected(stand.engine.url) as (engine,),
         connected(stand.pass_through.url) as (passing,),
-        connected(stand.turnkeep.url) as (ours,),
+        connected(stand.turnkeep.url) as (own,),
     ):
         for _ in range(sizes.turn_repeats):
             for index, (turn, direct) in requests.items():
                 rounds = found[str(index)]
                 rounds["engine"].append({"ms": (await engine.ask(direct)).seconds * 1000})
                 rounds["pass_through"].append({"ms": (await passing.ask(direct)).seconds * 1000})
-                answer, cpu = await _with_cpu(stand.turnkeep, ours.ask(turn))
+                answer, cpu = await _with_cpu(stand.turnkeep, own.ask(turn))
                 rounds["stateful"].append({"ms": answer.seconds * 1000, "cpu_ms": cpu * 1000})
     return found
 

@@ -1,4 +1,4 @@
-"""The benchmark runs from end to end and its report is whole. What its numbers are is for `make bench`: nothing here asks how fast anything was."""
+"""The benchmark runs from end to end and its report is whole. Nothing here asks how fast anything was: that is for `make bench`."""
 
 import asyncio
 import json

@@ -47,9 +47,9 @@ class OrchestratorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 class OutboundSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[outbound]`: what URLs that a request can influence may reach, and the bounds of fetching one.
 
-    An entry of `allow_hosts` and `deny_hosts` is a host name, `*.example.com` (its subdomains, not itself), an IP address or a CIDR network; all but
-    a network may end in `:port`, an IPv6 address with a port stands in brackets. `allow_hosts` adds hosts that may be reached although they are
-    private; it never narrows. `deny_hosts` narrows, and beats it.
+    An entry of `allow_hosts` and `deny_hosts` is a host name, `*.example.com` (its subdomains, not itself), an IP address or a CIDR
+    network; all but a network may end in `:port`, an IPv6 address with a port stands in brackets. `allow_hosts` adds hosts that may be reached
+    although they are private; it never narrows. `deny_hosts` narrows, and beats it.
     """
 
     allow_hosts: tuple[str, ...] = ()
@@ -63,8 +63,8 @@ class OutboundSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WebSearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[web_search]`: which backend searches, and the bounds of a search and of a page's text.
 
-    `url` replaces the backend's own address (SearXNG has none); `api_key_env` names the environment variable that holds its key, empty: the one
-    that the provider's documentation uses.
+    `url` replaces the backend's own address (SearXNG has none); `api_key_env` names the environment variable that holds its key, empty:
+    the one that the provider's documentation uses.
     """
 
     backend: str = "ddgs"

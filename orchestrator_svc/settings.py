@@ -48,8 +48,8 @@ class OutboundSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[outbound]`: what URLs that a request can influence may reach, and the bounds of fetching one.
 
     An entry of `allow_hosts` and `deny_hosts` is a host name, `*.example.com` (its subdomains, not itself), an IP address or a CIDR
-    network; all but a network may end in `:port`, an IPv6 address with a port stands in brackets. `allow_hosts` adds hosts that may be reached
-    although they are private; it never narrows. `deny_hosts` narrows, and beats it.
+    network; all but a network may end in `:port`, an IPv6 address with a port stands in brackets. `allow_hosts` adds hosts that may be
+    reached although they are private; it never narrows. `deny_hosts` narrows, and beats it.
     """
 
     allow_hosts: tuple[str, ...] = ()

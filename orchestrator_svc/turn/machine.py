@@ -74,7 +74,7 @@ def _streamed(turn: Turn, event: ModelSent) -> Step:
     last = event.events[-1] if event.events else None
     terminal = last if isinstance(last, (ModelFinished, ModelFailed)) else None
     turn, actions = _shown(turn, event.events[:-1] if terminal else event.events)
-    if turn.output.size > turn.limits.max_output_chars or turn.output.announced > turn.limits.max_output_items:
+    if _is_too_large(turn):
         turn, more = _failed(turn, "engine_output_too_large", "The model's output is larger than the gateway allows.")
     elif isinstance(terminal, ModelFinished):
         turn, more = _model_finished(turn, terminal, event.at)
@@ -83,6 +83,11 @@ def _streamed(turn: Turn, event: ModelSent) -> Step:
     else:
         more = ()
     return turn, actions + more
+
+
+def _is_too_large(turn: Turn) -> bool:
+    output, limits = turn.output, turn.limits
+    return output.size > limits.max_output_chars or max(output.announced, len(output.open)) > limits.max_output_items
 
 
 def _shown(turn: Turn, events: tuple[ModelEvent, ...]) -> Step:
@@ -94,7 +99,7 @@ def _shown(turn: Turn, events: tuple[ModelEvent, ...]) -> Step:
 
 def _model_finished(turn: Turn, finished: ModelFinished, at: int) -> Step:
     turn = replace(turn, usage=_summed(turn.usage, finished.usage))
-    cut = finished.cut or _cut_by_limit(turn, finished.usage)
+    cut = finished.cut or _cut_by_limit(turn, finished.usage) or ("max_output_tokens" if turn.output.ends_cut else None)
     turn, closed = _closed(turn, projection.close(turn.output, cut=cut is not None))
     turn, more = _round_ended(turn, cut, at)
     return turn, closed + more

@@ -36,7 +36,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _OpenItem:
-    """An item that is not closed; without an id it is not announced yet and `held` is the blank text or the arguments so far."""
+    """An item that is not closed; without an id it is not announced yet and `held` is its blank text or its arguments so far."""
 
     key: int
     type: str
@@ -44,7 +44,7 @@ class _OpenItem:
     call_id: str = ""
     id: str = ""
     index: int = -1
-    held: str = ""
+    held: tuple[PartDelta, ...] = ()
     closed_parts: tuple[_Part, ...] = ()
     part: _Part | None = None
     final: JsonObject | None = None
@@ -69,6 +69,12 @@ class Output:
         """The finished items in output order."""
         return tuple(item for _, item in sorted(self.closed, key=lambda pair: pair[0]))
 
+    @property
+    def ends_cut(self) -> bool:
+        """Whether the model says that the last of the open items is incomplete."""
+        last = _in_closing_order(self.open)[-1:]
+        return bool(last) and (last[0].final or {}).get("status") == "incomplete"
+
 
 Written = tuple[Output, tuple[StreamEvent, ...]]
 
@@ -92,8 +98,7 @@ def abandon(output: Output) -> Written:
     """Closes every item that the model has not ended as incomplete."""
     pen = _Pen(output)
     pen.close_finished()
-    while pen.open:
-        pen.close(next(iter(pen.open.values())), "incomplete")
+    pen.abandon_all()
     return pen.lifted()
 
 
@@ -143,25 +148,28 @@ class _Pen:
                 self._finish(finished)
 
     def close_finished(self) -> None:
-        for item in [item for item in self.open.values() if item.final is not None]:
-            self.close(item, "completed")
+        self._close_each(_in_closing_order(item for item in self.open.values() if item.final is not None), "completed")
 
     def close_all(self, last_status: str) -> None:
-        remaining = [item for item in self.open.values() if item.id or _is_opaque(item)]
-        for item in remaining:
-            self.close(item, last_status if item is remaining[-1] else "completed")
+        self._close_each(_in_closing_order(self.open.values()), last_status)
+        self.open.clear()
 
-    def close(self, item: _OpenItem, status: str) -> None:
+    def abandon_all(self) -> None:
+        for item in _in_closing_order(self.open.values()):
+            self._close(item, "incomplete")
+        self.open.clear()
+
+    def _close_each(self, items: Sequence[_OpenItem], last_status: str) -> None:
+        for item in items:
+            self._close(item, last_status if item is items[-1] else "completed")
+
+    def _close(self, item: _OpenItem, status: str) -> None:
         del self.open[item.key]
         if not item.id:
-            if not _is_opaque(item):
-                return
-            item = self._announced_now(item)
+            item = self._given_a_place(item)
         if item.type == "function_call" and item.part is None:
             item = self._part_opened(item, PartDelta(item.key, PartKind.ARGUMENTS, 0, ""))
         item = self._part_closed(item)
-        if item.final is not None and item.final.get("status") == "incomplete":
-            status = "incomplete"
         made = make(item.id, _body(item, status), self._output.provider)
         self._event("response.output_item.done", {"output_index": item.index, "item": msgspec.Raw(made.shown)})
         self._closed.append((item.index, made))
@@ -179,13 +187,21 @@ class _Pen:
 
     def _shown(self, item: _OpenItem, run: list[PartDelta]) -> _OpenItem:
         """The item with these deltas; held back while there is nothing to show yet."""
-        if not item.id:
-            text = item.held + "".join(delta.text for delta in run)
-            if item.type == "function_call" or not text.strip():
-                return replace(item, held=text)
-            run = [replace(run[0], text=item.held, logprobs=b"[]"), *run] if item.held else run
-            item = self._announced_now(item)
-        return self._streamed(item, run)
+        if item.id:
+            return self._streamed(item, run)
+        text = "".join(delta.text for delta in run)
+        if item.type == "function_call" or not text.strip():
+            self._size += len(text)
+            return replace(item, held=_held(item.held, run, text))
+        return self._streamed(self._shown_from_the_start(item), run)
+
+    def _shown_from_the_start(self, item: _OpenItem) -> _OpenItem:
+        """The item announced, with what was held back of it."""
+        held, item = item.held, self._announced_now(item)
+        for delta in held:
+            self._size -= len(delta.text)
+            item = self._streamed(item, [delta])
+        return item
 
     def _streamed(self, item: _OpenItem, run: list[PartDelta]) -> _OpenItem:
         item = self._part_opened(item, run[0])
@@ -231,37 +247,38 @@ class _Pen:
         if not name:
             return item
         item = replace(item, name=name, call_id=item.call_id or _text(final, "call_id"))
-        held, item = item.held, self._announced_now(item)
-        return self._streamed(item, [PartDelta(item.key, PartKind.ARGUMENTS, 0, held)]) if held else item
+        return self._announced_now(item) if _text(final, "arguments") else self._shown_from_the_start(item)
 
     def _caught_up(self, item: _OpenItem, kind: PartKind, source: int, final: JsonObject) -> _OpenItem:
-        if any((part.kind, part.source) == (kind, source) for part in item.closed_parts):
+        if any(_is_at(part, kind, source) for part in item.closed_parts):
             return item
-        current = item.part if item.part is not None and (item.part.kind, item.part.source) == (kind, source) else None
+        shown = item.part.text if item.part is not None and _is_at(item.part, kind, source) else ""
         text = _text(final, _FIELD[kind])
-        rest = text.removeprefix(current.text if current else "" if item.id else item.held)
-        if rest and (current is None or text.startswith(current.text)):
-            item = self._shown(item, [PartDelta(item.key, kind, source, rest)])
-        return self._all_annotated(item, kind, final)
+        if len(text) > len(shown) and text.startswith(shown):
+            item = replace(item, held=tuple(delta for delta in item.held if (delta.kind, delta.part) != (kind, source)))
+            item = self._shown(item, [PartDelta(item.key, kind, source, text[len(shown) :])])
+        if item.part is not None and _is_at(item.part, PartKind.TEXT, source):
+            return self._all_annotated(item, final.get("annotations"), len(item.part.annotations))
+        return item
 
-    def _all_annotated(self, item: _OpenItem, kind: PartKind, final: JsonObject) -> _OpenItem:
-        annotations = final.get("annotations")
-        if kind is not PartKind.TEXT or item.part is None or not isinstance(annotations, list):
-            return item
-        for annotation in annotations[len(item.part.annotations) :]:
+    def _all_annotated(self, item: _OpenItem, annotations: object, known: int) -> _OpenItem:
+        for annotation in annotations[known:] if isinstance(annotations, list) else ():
             if isinstance(annotation, dict):
                 item = self._annotated(item, annotation)
         return item
 
     def _announced_now(self, item: _OpenItem) -> _OpenItem:
         self.close_finished()
+        return self._given_a_place(item)
+
+    def _given_a_place(self, item: _OpenItem) -> _OpenItem:
         output = self._output
         item = replace(
             item,
             id=output.ids.id(PREFIXES[item.type], output.next_id + self._announced),
             index=self._announced,
             call_id=self._distinct_call_id(item),
-            held="",
+            held=(),
         )
         self._announced += 1
         self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | _opening(item)})
@@ -276,7 +293,7 @@ class _Pen:
         return self._output.ids.id("call", self._output.next_id + self._announced)
 
     def _part_opened(self, item: _OpenItem, delta: PartDelta) -> _OpenItem:
-        if item.part is not None and (item.part.kind, item.part.source) == (delta.kind, delta.part):
+        if item.part is not None and _is_at(item.part, delta.kind, delta.part):
             return item
         item = self._part_closed(item)
         index = sum(_LIST_OF[part.kind] == _LIST_OF[delta.kind] for part in item.closed_parts)
@@ -349,6 +366,26 @@ _EVENTS = {
 _INDEX_NAMES = {"content": "content_index", "summary": "summary_index"}
 
 
+def _is_at(part: _Part, kind: PartKind, source: int) -> bool:
+    return part.kind is kind and part.source == source
+
+
+def _held(held: tuple[PartDelta, ...], run: Sequence[PartDelta], text: str) -> tuple[PartDelta, ...]:
+    """What is held back with one more run; all of one part is one delta."""
+    first, logprobs = run[0], tuple(delta.logprobs for delta in run)
+    if held and (held[-1].kind, held[-1].part) == (first.kind, first.part):
+        *held_before, last = held
+        return (*held_before, replace(last, text=last.text + text, logprobs=_joined((last.logprobs, *logprobs))))
+    return (*held, replace(first, text=text, logprobs=_joined(logprobs)))
+
+
+def _in_closing_order(items: Iterable[_OpenItem]) -> list[_OpenItem]:
+    """Announced items by their index, then those that can still be announced; the rest has nothing to show."""
+    items = list(items)
+    announced = sorted((item for item in items if item.id), key=lambda item: item.index)
+    return announced + [item for item in items if not item.id and _is_opaque(item)]
+
+
 def _names(kind: PartKind, reasoning: str) -> tuple[str, str]:
     base = _EVENTS.get(kind, reasoning)
     return f"{base}.delta", f"{base}.done"
@@ -374,7 +411,7 @@ def _part_body(part: _Part) -> JsonObject:
 
 def _joined(lists: tuple[bytes, ...]) -> bytes:
     """One JSON list of the elements of several."""
-    return b"[" + b",".join(one.strip()[1:-1] for one in lists) + b"]"
+    return b"[" + b",".join(filter(None, (one.strip()[1:-1].strip() for one in lists))) + b"]"
 
 
 def _opening(item: _OpenItem) -> JsonObject:
@@ -421,7 +458,7 @@ def _final_parts(item: JsonObject) -> Iterable[tuple[PartKind, int, JsonObject]]
         parts = item.get(name)
         for source, part in enumerate(parts if isinstance(parts, list) else ()):
             kind = _KINDS.get(str(part.get("type"))) if isinstance(part, dict) else None
-            if kind is not None:
+            if kind is not None and _ITEM_OF[kind] == item["type"] and kind is not PartKind.ARGUMENTS:
                 yield kind, source, part
 
 

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator
 
 from history_svc.errors import InvalidRequest
 from history_svc.model import (
+    ClaimState,
     Context,
+    FoundItem,
     Item,
     NewItems,
     Page,
@@ -23,6 +25,7 @@ from turnkeep.history.v1 import history_pb2 as pb
 
 DEFAULT_PAGE = 20
 LARGEST_PAGE = 100
+MOST_ITEM_IDS = 1000
 
 _STATUSES = {
     common.RESPONSE_STATUS_QUEUED: "queued",
@@ -59,6 +62,7 @@ def turn_of(request: pb.CommitTurnRequest) -> Turn:
         model=_text(request.model, "model"),
         open_calls=[_text(call_id, "open_call_ids") for call_id in request.open_call_ids],
         body=request.body,
+        carried=request.carried,
         created_at=request.created_at,
         completed_at=request.completed_at or None,
     )
@@ -97,6 +101,39 @@ def page_replies(page: Page) -> Iterator[pb.ListInputItemsReply]:
     token = page.items[-1].id if page.more else ""
     for place, group in enumerate(groups, start=1):
         yield pb.ListInputItemsReply(items=_items(group), next_page_token=token if place == len(groups) else "")
+
+
+def item_ids_of(request: pb.FindItemsRequest) -> list[str]:
+    """The ids that a request asks for. Raises InvalidRequest."""
+    _check(len(request.item_ids) <= MOST_ITEM_IDS, "item_ids", f"more than {MOST_ITEM_IDS} ids are asked for")
+    return list(request.item_ids)
+
+
+def found_replies(items: list[FoundItem]) -> Iterator[pb.FindItemsReply]:
+    """Found items in messages of about 1 MiB."""
+    for group in in_groups(items, found_size):
+        yield pb.FindItemsReply(items=map(_found_item, group))
+
+
+def found_size(item: FoundItem) -> int:
+    """The bytes that a found item takes."""
+    return len(item.body) + len(item.prompt or b"")
+
+
+def claim_of(request: pb.ClaimCallRequest) -> tuple[str, str, str]:
+    """Owner, claim and response of a request. Raises InvalidRequest."""
+    _tree_key(request.claim_id, "claim_id")
+    return _text(request.owner, "owner"), request.claim_id, _text(request.response_id, "response_id")
+
+
+def claim_reply(state: ClaimState) -> pb.ClaimCallReply:
+    """What a claim has come to."""
+    return pb.ClaimCallReply(granted=state.granted, settled=state.settled, outcome=state.outcome)
+
+
+def settled_of(request: pb.SettleClaimRequest) -> tuple[str, str, str, bytes]:
+    """Owner, claim, response and outcome of a request. Raises InvalidRequest."""
+    return _text(request.owner, "owner"), request.claim_id, _text(request.response_id, "response_id"), request.outcome
 
 
 def checked_owner(owner: str) -> str:
@@ -151,6 +188,7 @@ def _head(context: Context) -> pb.ContextHead:
         tokens=head.tokens,
         item_count=head.item_count,
         tree_full=head.tree_full,
+        carried=head.carried,
     )
 
 
@@ -160,6 +198,11 @@ def _spans(spans: Spans) -> list[common.Span]:
 
 def _items(items: Iterable[Item]) -> list[common.Item]:
     return [common.Item(id=item.id, type=item.type, body=item.body) for item in items]
+
+
+def _found_item(item: FoundItem) -> pb.NewItem:
+    shown = common.Item(id=item.id, type=item.type, body=item.body)
+    return pb.NewItem(item=shown, prompt=item.prompt, origin=item.origin, tokens=item.tokens)
 
 
 def _piece_size(piece: Piece) -> int:

@@ -20,6 +20,13 @@ class ResponseNotFound(ServiceError):
     reason = "response_not_found"
 
 
+class ItemsTooLarge(ServiceError):
+    """The items asked for are larger than the {limit} bytes that this service loads."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "context_too_large"
+
+
 class ContextTooLarge(ServiceError):
     """The context of response '{response_id}' is larger than the {limit} bytes that this service loads."""
 
@@ -56,6 +63,13 @@ class LeaseLost(ServiceError):
     reason = "lease_lost"
 
 
+class ClaimNotFound(ServiceError):
+    """There is no claim '{claim_id}' that response '{response_id}' may make or settle."""
+
+    code = grpc.StatusCode.NOT_FOUND
+    reason = "claim_not_found"
+
+
 class InvalidRequest(ServiceError):
     """The request is not valid: {why}."""
 
@@ -75,3 +89,7 @@ class DatabaseUnavailable(ServiceError):
 
     code = grpc.StatusCode.UNAVAILABLE
     reason = "database_unavailable"
+
+
+class ConnectionLost(DatabaseUnavailable):
+    """The connection to the database was lost."""

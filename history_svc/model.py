@@ -38,6 +38,7 @@ class Head:
     checkpoint: Spans
     tokens: int
     tree_full: bool
+    carried: bytes
 
     @property
     def item_count(self) -> int:
@@ -55,11 +56,22 @@ class Context:
 
 
 class Item(NamedTuple):
-    """An item as the API shows it; the body has no id."""
+    """An item as the API shows it; the body has no id, and an empty one is not shown."""
 
     id: str
     type: str
     body: bytes
+
+
+class FoundItem(NamedTuple):
+    """A stored item with what the model sees of it; a prompt of None is the body."""
+
+    id: str
+    type: str
+    body: bytes
+    origin: str
+    prompt: bytes | None
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,7 @@ class Turn:
     model: str
     open_calls: list[str]
     body: bytes
+    carried: bytes
     created_at: int
     completed_at: int | None
 
@@ -133,6 +146,14 @@ class Page:
     more: bool
 
 
+class ClaimState(NamedTuple):
+    """What a claim has come to; the outcome is empty until it is settled."""
+
+    granted: bool
+    settled: bool
+    outcome: bytes
+
+
 def spans_of(firsts: Sequence[int], ends: Sequence[int]) -> Spans:
     """A list of spans from its two columns."""
     return tuple(map(Span, firsts, ends))
@@ -167,19 +188,14 @@ def part_of(spans: Spans, start: int, stop: int) -> Spans:
     return tuple(part)
 
 
-def page_bounds(total: int, limit: int, descending: bool, after: Sequence[int]) -> tuple[int, int, bool]:
-    """The places of a page (start, stop) and whether there are more behind it.
+def places_behind(total: int, after: Sequence[int], descending: bool) -> range:
+    """The places of a list in the order of a walk, behind the item at the places `after`; all of them for the first page.
 
-    `after` are the places of the item that the page before ended with, empty for the first page. An id that stands at several places counts
-    at the one farthest along, so that walking the pages always ends.
+    An id that stands at several places counts at the one farthest along, so that walking the pages always ends.
     """
     if descending:
-        stop = min(after) if after else total
-        start = max(0, stop - limit)
-        return start, stop, start > 0
-    start = max(after) + 1 if after else 0
-    stop = min(total, start + limit)
-    return start, stop, stop < total
+        return range((min(after) if after else total) - 1, -1, -1)
+    return range(max(after) + 1 if after else 0, total)
 
 
 def taken_apart(prompts: bytes, lengths: Sequence[int], origins: Sequence[str]) -> Iterator[Piece]:

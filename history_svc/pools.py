@@ -7,7 +7,7 @@ transaction mode may stand between. No SQL here.
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -18,7 +18,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from history_svc.errors import DatabaseUnavailable, HistoryOverloaded
+from history_svc.errors import ConnectionLost, DatabaseUnavailable, HistoryOverloaded
 from history_svc.settings import HistorySettings
 from svckit.errors import ServiceError
 from svckit.logs import get_logger
@@ -36,17 +36,12 @@ CONNECTING: dict[str, object] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-GIVE_UP_CONNECTING_SECONDS = 5.0  # then the next call tries at once; a longer back-off would outlast the outage
 
 CONNECTIONS_LENT = Gauge(
     "turnkeep_history_connections_lent", "Database connections in use, by pool.", ["pool"], multiprocess_mode="livesum"
 )
 
 log = get_logger(__name__)
-
-
-class ConnectionLost(DatabaseUnavailable):
-    """The connection to the database was lost."""
 
 
 class Pool:
@@ -58,7 +53,7 @@ class Pool:
         self._gauge = CONNECTIONS_LENT.labels(name)
         self._wait_seconds = settings.pool_wait_seconds
         self._statement_seconds = settings.statement_seconds
-        self._returning: set[asyncio.Task[None]] = set()
+        self._caring: set[asyncio.Task[None]] = set()
         self._pool = AsyncConnectionPool[Connection](
             settings.database_url,
             kwargs=CONNECTING,
@@ -67,7 +62,7 @@ class Pool:
             open=False,
             name=name,
             max_waiting=settings.pool_queue,
-            reconnect_timeout=GIVE_UP_CONNECTING_SECONDS,
+            reconnect_timeout=settings.pool_wait_seconds,  # then the next call tries at once; a longer back-off would outlast the outage
         )
 
     @asynccontextmanager
@@ -77,8 +72,8 @@ class Pool:
         try:
             yield self
         finally:
-            if self._returning:
-                await asyncio.wait(self._returning)
+            if self._caring:
+                await asyncio.wait(self._caring)
             await self._pool.close()
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
@@ -91,6 +86,7 @@ class Pool:
         except ConnectionLost:
             if not repeatable:
                 raise
+            await self._to_its_end(self._pool.check())  # those that died with it go, too
             return await self._attempt(work)
 
     async def _attempt(self, work: Callable[[Connection], Awaitable[T]]) -> T:
@@ -112,7 +108,7 @@ class Pool:
         finally:
             self.lent -= 1
             self._gauge.dec()
-            await self._give_back(connection)
+            await self._to_its_end(self._pool.putconn(connection))
 
     async def _taken(self) -> Connection:
         now = asyncio.get_running_loop().time
@@ -125,7 +121,7 @@ class Pool:
             if not _has_news(connection):
                 return connection
             await connection.close()
-            await self._give_back(connection)
+            await self._to_its_end(self._pool.putconn(connection))
 
     def _refusal(self, reason: PoolTimeout | PoolClosed | TooManyRequests) -> ServiceError:
         """Nobody gets a connection while all are in use; with some of them not even there, it is the database that is missing."""
@@ -133,12 +129,12 @@ class Pool:
             return HistoryOverloaded()
         return DatabaseUnavailable()
 
-    async def _give_back(self, connection: Connection) -> None:
-        """In a task of its own: a caller that is cancelled meanwhile would lose the connection's place in the pool for ever."""
-        returning = asyncio.create_task(self._pool.putconn(connection))
-        self._returning.add(returning)
-        returning.add_done_callback(self._returning.discard)
-        await asyncio.shield(returning)
+    async def _to_its_end(self, care: Coroutine[None, None, None]) -> None:
+        """Care for the pool, in a task of its own: cancelled half-way with its caller, it would lose a connection's place for ever."""
+        task = asyncio.create_task(care)
+        self._caring.add(task)
+        task.add_done_callback(self._caring.discard)
+        await asyncio.shield(task)
 
 
 def _has_news(connection: Connection) -> bool:

@@ -8,11 +8,17 @@ import grpc
 from history_svc.budget import ByteBudget
 from history_svc.convert import (
     checked_owner,
+    claim_of,
+    claim_reply,
     commit_reply,
     context_replies,
+    found_replies,
+    found_size,
+    item_ids_of,
     page_replies,
     page_request_of,
     response_reply,
+    settled_of,
     turn_of,
 )
 from history_svc.settings import HistorySettings
@@ -54,3 +60,18 @@ class HistoryServicer(HistoryServiceServicer):
         page = await self._store.input_page(checked_owner(request.owner), request.response_id, page_request_of(request))
         for reply in page_replies(page):
             yield reply
+
+    async def FindItems(self, request: pb.FindItemsRequest, context: Context) -> AsyncIterator[pb.FindItemsReply]:
+        owner, item_ids = checked_owner(request.owner), item_ids_of(request)
+        async with self._budget.hold(self._context_limit) as held:
+            found = await self._store.find_items(owner, item_ids)
+            held.shrink(sum(map(found_size, found)))
+            for reply in found_replies(found):
+                yield reply
+
+    async def ClaimCall(self, request: pb.ClaimCallRequest, context: Context) -> pb.ClaimCallReply:
+        return claim_reply(await self._store.claim_call(*claim_of(request)))
+
+    async def SettleClaim(self, request: pb.SettleClaimRequest, context: Context) -> pb.SettleClaimReply:
+        await self._store.settle_claim(*settled_of(request))
+        return pb.SettleClaimReply()

@@ -11,9 +11,11 @@ from psycopg.errors import UniqueViolation
 from psycopg.rows import TupleRow
 
 from history_svc.errors import (
+    ClaimNotFound,
     ContextTooLarge,
     HistoryIncomplete,
     InvalidRequest,
+    ItemsTooLarge,
     LeaseLost,
     PreviousResponseNotFound,
     ResponseConflict,
@@ -22,7 +24,9 @@ from history_svc.errors import (
 )
 from history_svc.model import (
     MESSAGE_BYTES,
+    ClaimState,
     Context,
+    FoundItem,
     Head,
     Item,
     Page,
@@ -35,8 +39,8 @@ from history_svc.model import (
     Turn,
     count_of,
     gathered,
-    page_bounds,
     part_of,
+    places_behind,
     places_of,
     spans_of,
     taken_apart,
@@ -50,6 +54,7 @@ from svckit.logs import get_logger
 
 Values: TypeAlias = dict[str, object]
 
+HEAD_COLUMNS = 8  # of a loaded context, before those of its items
 SAME_RESPONSE = "response_pkey"  # the constraint that the later one of two equal commits runs into
 
 LOAD_SECONDS = Histogram("turnkeep_history_load_seconds", "Seconds to load a context from the database.")
@@ -81,15 +86,15 @@ class Store:
         return self._context(response_id, rows)
 
     def _context(self, response_id: str, rows: Sequence[TupleRow]) -> Context:
-        status, model, parent_id, open_calls, firsts, ends, next_seq = rows[0][:7]
+        status, model, parent_id, open_calls, firsts, ends, next_seq, carried = rows[0][:HEAD_COLUMNS]
         checkpoint = spans_of(firsts, ends)
-        parts = [row[7:] for row in rows if row[7] is not None]  # the one row of an empty checkpoint has no items
+        parts = [row[HEAD_COLUMNS:] for row in rows if row[HEAD_COLUMNS] is not None]  # the one row of an empty checkpoint has no items
         size = parts[-1][2] if parts else 0
         if size > self._context_limit:
             raise ContextTooLarge(response_id=response_id, limit=self._context_limit)
         _check_complete(response_id, checkpoint, sum(part[0] for part in parts))
-        tokens = sum(part[1] or 0 for part in parts)
-        head = Head(status, model, parent_id, tuple(open_calls), checkpoint, tokens, next_seq > self._tree_max_items)
+        tokens = sum(part[1] for part in parts)
+        head = Head(status, model, parent_id, tuple(open_calls), checkpoint, tokens, next_seq > self._tree_max_items, carried)
         return Context(head, gathered(_pieces(parts)), size)
 
     async def commit_turn(self, turn: Turn) -> Saved:
@@ -126,6 +131,7 @@ class Store:
             "model": turn.model,
             "open_calls": turn.open_calls,
             "body": turn.body,
+            "carried": turn.carried,
             "created_at": turn.created_at,
             "completed_at": turn.completed_at,
             "keep_seconds": self._keep_seconds,
@@ -137,7 +143,7 @@ class Store:
 
         async def read(connection: Connection) -> StoredResponse:
             status, body, _, output = await _head(connection, key)
-            return StoredResponse(status, body, await _items(connection, key, output))
+            return StoredResponse(status, body, [item for item in await _items(connection, key, output) if item.body])
 
         return await self._pools.read.run(read)
 
@@ -148,9 +154,9 @@ class Store:
         async def read(connection: Connection) -> Page:
             _, _, given, _ = await _head(connection, key)
             after = await _places_of_item(connection, key, given, page.after)
-            start, stop, more = page_bounds(count_of(given), page.limit, page.descending, after)
-            items = await _items(connection, key, part_of(given, start, stop))
-            return Page(items[::-1] if page.descending else items, more)
+            walk = places_behind(count_of(given), after, page.descending)
+            shown = await _shown(connection, key, given, walk, page.limit + 1)  # one more tells whether there is a next page
+            return Page(shown[: page.limit], len(shown) > page.limit)
 
         return await self._pools.read.run(read)
 
@@ -160,6 +166,34 @@ class Store:
         deleted = await self._pools.commit.run(lambda connection: _rows(connection, "delete_response", key), repeatable=False)
         if not deleted:
             raise ResponseNotFound(response_id=response_id)
+
+    async def find_items(self, owner: str, item_ids: Sequence[str]) -> list[FoundItem]:
+        """The newest item with each of some ids; those that are not there are left out."""
+        wanted = [(tree_key, item_id) for item_id in dict.fromkeys(item_ids) if (tree_key := tree_key_of(item_id)) is not None]
+        values: Values = {
+            "owner": owner,
+            "tree_keys": [tree_key for tree_key, _ in wanted],
+            "item_ids": [item_id for _, item_id in wanted],
+            "limit": self._context_limit,
+        }
+        rows = await self._pools.read.run(lambda connection: _rows(connection, "find_items", values)) if wanted else []
+        if rows and rows[-1][6] > self._context_limit:
+            raise ItemsTooLarge(limit=self._context_limit)
+        return [FoundItem(*row[:6]) for row in rows]
+
+    async def claim_call(self, owner: str, claim_id: str, response_id: str) -> ClaimState:
+        """Claims a call that may run once; says what came of the claim that was first."""
+        key = _claim_key(owner, claim_id, response_id)
+        rows = await self._pools.commit.run(lambda connection: _rows(connection, "claim_call", key))
+        if not rows:
+            raise ClaimNotFound(claim_id=claim_id, response_id=response_id)
+        return ClaimState(*rows[0])
+
+    async def settle_claim(self, owner: str, claim_id: str, response_id: str, outcome: bytes) -> None:
+        """Records what became of a claimed call; a second outcome changes nothing."""
+        values = {**_claim_key(owner, claim_id, response_id), "outcome": outcome}
+        if not await self._pools.commit.run(lambda connection: _rows(connection, "settle_claim", values)):
+            raise ClaimNotFound(claim_id=claim_id, response_id=response_id)
 
     async def expire_responses(self) -> bool:
         """Deletes a batch of the responses whose time is over; says whether there may be more."""
@@ -206,6 +240,14 @@ def _key(owner: str, response_id: str, missing: type[ServiceError]) -> Values:
     return {"tree_key": tree_key, "owner": owner, "response_id": response_id}
 
 
+def _claim_key(owner: str, claim_id: str, response_id: str) -> Values:
+    """What leads to a claim's row."""
+    tree_key = tree_key_of(claim_id)
+    if tree_key is None:
+        raise ClaimNotFound(claim_id=claim_id, response_id=response_id)
+    return {"tree_key": tree_key, "owner": owner, "claim_id": claim_id, "response_id": response_id}
+
+
 async def _rows(connection: Connection, name: str, values: Values) -> list[TupleRow]:
     """The rows of a statement, read in binary: bytes come as they are instead of as twice as many hex digits."""
     async with connection.cursor(binary=True) as cursor:
@@ -248,6 +290,16 @@ async def _items(connection: Connection, key: Values, spans: Spans) -> list[Item
     rows = await _rows(connection, "items", {**key, "firsts": list(firsts), "ends": list(ends)})
     _check_complete(str(key["response_id"]), spans, len(rows))
     return [Item(*row) for row in rows]
+
+
+async def _shown(connection: Connection, key: Values, spans: Spans, walk: range, wanted: int) -> list[Item]:
+    """The first items of a walk over a list that the API shows."""
+    shown: list[Item] = []
+    while walk and len(shown) < wanted:
+        part, walk = walk[:wanted], walk[wanted:]
+        items = await _items(connection, key, part_of(spans, min(part), max(part) + 1))
+        shown += [item for item in (items if part.step > 0 else reversed(items)) if item.body]
+    return shown[:wanted]
 
 
 async def _places_of_item(connection: Connection, key: Values, spans: Spans, item_id: str) -> list[int]:

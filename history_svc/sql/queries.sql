@@ -13,6 +13,7 @@ select case when x.row is null or x.row = 1 then r.status end as status,
        case when x.row is null or x.row = 1 then firsts_of(r.checkpoint) end as firsts,
        case when x.row is null or x.row = 1 then ends_of(r.checkpoint) end as ends,
        case when x.row is null or x.row = 1 then t.next_seq end as next_seq,
+       case when x.row is null or x.row = 1 then r.carried end as carried,
        x.items, x.tokens, x.bytes_so_far, case when x.bytes_so_far <= %(limit)s then x.prompts end as prompts, x.lengths, x.origins
 from response r
 join tree t on t.tree_key = r.tree_key and t.owner = r.owner
@@ -22,7 +23,7 @@ left join lateral (
   cross join generate_series(lower(g.span), upper(g.span) - 1, 128) as s(first)
   cross join lateral (
     select string_agg(nullif(i.prompt, ''), ',' order by i.seq) as prompts,
-           count(*) as items, sum(i.tokens) as tokens, sum(octet_length(i.prompt)) as bytes,
+           count(*) as items, coalesce(sum(i.tokens), 0) as tokens, coalesce(sum(octet_length(i.prompt)), 0) as bytes,
            case when bool_or(i.origin <> '') or sum(octet_length(i.prompt)) > %(large)s
              then array_agg(octet_length(i.prompt) order by i.seq) end as lengths,
            case when bool_or(i.origin <> '') or sum(octet_length(i.prompt)) > %(large)s
@@ -43,7 +44,7 @@ from commit_turn(
   %(tree_key)s::bigint, %(owner)s, %(response_id)s, %(round)s::int, %(fencing_token)s::bigint, %(must_hold)s, %(content_hash)s::bytea,
   %(parent_id)s, %(conversation_id)s, %(base_firsts)s::int[], %(base_ends)s::int[], %(base_tree_key)s::bigint,
   %(item_ids)s::text[], %(types)s::text[], %(origins)s::text[], %(bodies)s::bytea[], %(prompts)s::bytea[], %(item_tokens)s::int[],
-  %(inputs)s::int, %(status)s, %(model)s, %(open_calls)s::text[], %(body)s::bytea,
+  %(inputs)s::int, %(status)s, %(model)s, %(open_calls)s::text[], %(body)s::bytea, %(carried)s::bytea,
   to_timestamp(%(created_at)s), to_timestamp(%(completed_at)s), now() + make_interval(secs => %(keep_seconds)s))
 
 -- name: response
@@ -54,7 +55,7 @@ where tree_key = %(tree_key)s::bigint and response_id = %(response_id)s and owne
   and (expires_at is null or expires_at > now())
 
 -- name: items
--- The items of a list of ranges as the API shows them, in the order of the list.
+-- The items of a list of ranges as the API shows them, in the order of the list. Those with an empty body are not for the API, but they count.
 select i.item_id, i.type, i.body
 from unnest(%(firsts)s::int[], %(ends)s::int[]) with ordinality as g(first, until, place)
 cross join lateral (
@@ -62,6 +63,20 @@ cross join lateral (
   from item
   where item.tree_key = %(tree_key)s::bigint and item.owner = %(owner)s and item.seq >= g.first and item.seq < g.until
   order by item.seq offset 0) as i
+
+-- name: find_items
+-- The newest item with each of some ids, of those that the API shows; past the limit the bytes stay here, and the reader sees it at `bytes_so_far`.
+select x.item_id, x.type, case when x.bytes_so_far <= %(limit)s then x.body end as body, x.origin,
+       case when x.bytes_so_far <= %(limit)s then x.prompt end as prompt, x.tokens, x.bytes_so_far
+from (
+  select i.*, (sum(octet_length(i.body) + coalesce(octet_length(i.prompt), 0)) over (rows unbounded preceding))::bigint as bytes_so_far
+  from unnest(%(tree_keys)s::bigint[], %(item_ids)s::text[]) as wanted(tree_key, item_id)
+  cross join lateral (
+    select item.item_id, item.type, item.body, item.origin, item.prompt, item.tokens
+    from item
+    where item.tree_key = wanted.tree_key and item.item_id = wanted.item_id and item.owner = %(owner)s and item.body <> ''
+    order by item.seq desc
+    limit 1) as i) as x
 
 -- name: item_numbers
 -- The numbers of the items with one id, for the place where a page starts; ids are not unique.
@@ -84,6 +99,32 @@ delete from response r
 using marked
 where r.tree_key = marked.tree_key and r.owner = marked.owner and r.response_id = %(response_id)s
 returning r.response_id
+
+-- name: claim_call
+-- Claims a call, or says what an earlier claim of it has come to: the updates change nothing but lock the newest row and give it back. A tree that is
+-- not there yet is made, and marked for the sweep in case that its first turn is never saved.
+with place as (
+  insert into tree as t (tree_key, owner, next_seq, dirty_at)
+  values (%(tree_key)s::bigint, %(owner)s, 1, clock_timestamp())
+  on conflict (tree_key) do update
+    set owner = t.owner
+    where t.owner = excluded.owner
+  returning t.tree_key, t.owner),
+claimed as (
+  insert into claim as c (tree_key, claim_id, owner, response_id)
+  select place.tree_key, %(claim_id)s, place.owner, %(response_id)s from place
+  on conflict (tree_key, claim_id) do update
+    set owner = c.owner
+  returning c.response_id, c.outcome, c.settled_at)
+select response_id = %(response_id)s and settled_at is null as granted, settled_at is not null as settled, coalesce(outcome, '') as outcome
+from claimed
+
+-- name: settle_claim
+-- Records what became of a call; the first outcome stays.
+update claim
+set outcome = coalesce(outcome, %(outcome)s::bytea), settled_at = coalesce(settled_at, now())
+where tree_key = %(tree_key)s::bigint and claim_id = %(claim_id)s and owner = %(owner)s and response_id = %(response_id)s
+returning claim_id
 
 -- name: expire_responses
 -- Deletes some of the responses whose time is over; trees that are busy right now wait for the next time.
@@ -149,11 +190,16 @@ where item.tree_key = %(tree_key)s::bigint and item.owner = %(owner)s and item.s
 update tree set dirty_at = null where tree_key = %(tree_key)s::bigint and owner = %(owner)s
 
 -- name: drop_empty_tree
--- A tree without a response and without a conversation is gone.
-delete from tree t
-where t.tree_key = %(tree_key)s::bigint and t.owner = %(owner)s
-  and not exists (select from response r where r.tree_key = %(tree_key)s::bigint and r.owner = %(owner)s)
-  and not exists (select from conversation c where c.tree_key = %(tree_key)s::bigint and c.owner = %(owner)s)
+-- A tree without a response and without a conversation is gone, with its claims.
+with dropped as (
+  delete from tree t
+  where t.tree_key = %(tree_key)s::bigint and t.owner = %(owner)s
+    and not exists (select from response r where r.tree_key = %(tree_key)s::bigint and r.owner = %(owner)s)
+    and not exists (select from conversation c where c.tree_key = %(tree_key)s::bigint and c.owner = %(owner)s)
+  returning t.tree_key, t.owner)
+delete from claim
+using dropped
+where claim.tree_key = dropped.tree_key and claim.owner = dropped.owner
 
 -- name: probe
 -- Does the database answer?

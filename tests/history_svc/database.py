@@ -19,18 +19,7 @@ def change(database: str, *statements: str) -> None:
             connection.execute(cast("LiteralString", statement))
 
 
-def backends(database: str, *, idle: bool = False) -> int:
-    """How many connections other than ours the database has; with `idle`, those that do nothing."""
-    state = "and state = 'idle'" if idle else ""
-    found = rows(database, f"select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() {state}")
-    return int(found[0][0])
-
-
-def terminate_all(database: str) -> int:
-    """Ends all connections to the database but ours; says how many there were."""
-    return len(
-        rows(
-            database,
-            "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()",
-        )
-    )
+def terminate_all(database: str, name: str = "") -> int:
+    """Ends all connections but ours to the database, or to the one called `name`; says how many there were."""
+    statement = "select pg_terminate_backend(pid) from pg_stat_activity where datname = coalesce(nullif(%s, ''), current_database())"
+    return len(rows(database, statement + " and pid <> pg_backend_pid()", name))

@@ -14,8 +14,8 @@ from history_svc.model import (
     count_of,
     gathered,
     in_groups,
-    page_bounds,
     part_of,
+    places_behind,
     places_of,
     spans_of,
     taken_apart,
@@ -48,15 +48,15 @@ def test_a_part_of_spans_is_a_part_of_the_list(spans: Spans, start: int, stop: i
 
 @given(st.integers(0, 60), st.integers(1, 25), st.booleans())
 def test_pages_cover_a_list_once(total: int, limit: int, descending: bool) -> None:
-    walked: list[int] = []
-    after: list[int] = []
-    more = True
-    while more:
-        start, stop, more = page_bounds(total, limit, descending, after)
-        page = list(range(start, stop))
-        walked += reversed(page) if descending else page
-        after = walked[-1:]
+    walked = list(places_behind(total, [], descending)[:limit])
+    while rest := places_behind(total, walked[-1:], descending) if walked else ():
+        walked += rest[:limit]
     assert walked == (list(range(total))[::-1] if descending else list(range(total)))
+
+
+def test_an_id_at_several_places_counts_at_the_farthest() -> None:
+    assert list(places_behind(6, [1, 3], descending=False)) == [4, 5]
+    assert list(places_behind(6, [1, 3], descending=True)) == [0]
 
 
 @given(st.lists(st.tuples(st.binary(max_size=5), st.sampled_from(["", "acme"]))))

@@ -62,6 +62,20 @@ def test_items_are_shown_by_index_ranges_only(tree: IdBlock, database: str, mode
     assert not [node for node in nodes(plan) if "Join Filter" in node]
 
 
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_items_are_found_by_the_index_of_their_ids(tree: IdBlock, database: str, mode: str) -> None:
+    wanted = {"tree_keys": [tree.tree_key] * 3, "item_ids": ["msg_1", "msg_500", "msg_none"], "limit": 1 << 30}
+
+    plans = [
+        explained(database, STATEMENTS["find_items"], {"owner": OWNER, **wanted}, mode),
+        explained(database, STATEMENTS["item_numbers"], {"owner": OWNER, "tree_key": tree.tree_key, "item_id": "msg_7"}, mode),
+    ]
+
+    for plan in plans:
+        assert [node["Node Type"] for node in nodes(plan) if node.get("Relation Name") == "item"] == ["Index Scan"]
+        assert [node["Index Name"] for node in nodes(plan) if node.get("Relation Name") == "item"] == ["item_by_id"]
+
+
 def explained(database: str, statement: str, values: dict[str, object], mode: str) -> dict[str, object]:
     """The plan of a statement as the database makes it, prepared so that a generic plan is possible."""
     with psycopg.connect(database, autocommit=True) as connection:

@@ -13,7 +13,7 @@ from history_svc.pools import Pool, open_pools
 from history_svc.settings import HistorySettings
 from svckit.errors import RemoteError
 from tests.history_svc.conftest import Open
-from tests.history_svc.database import rows, terminate_all
+from tests.history_svc.database import change, rows, terminate_all
 from tests.history_svc.turns import prompts, root
 from tests.postgres import database_url
 from turnkeep.history.v1 import history_pb2 as pb
@@ -199,6 +199,24 @@ async def test_a_database_that_is_down_is_said_to_be_so(open_client: Open, tmp_p
             with pytest.raises(RemoteError) as refusal:
                 await call
             assert (refusal.value.status, refusal.value.reason) == (grpc.StatusCode.UNAVAILABLE, "database_unavailable")
+
+
+async def test_a_database_that_comes_back_is_found_again__b143(open_client: Open, database: str, server: str) -> None:
+    name = rows(database, "select current_database()")[0][0]
+    async with open_client(pool_wait_seconds=0.5) as client:
+        turn = root("q", "a")
+        await client.commit(turn)
+        change(server, f"alter database {name} allow_connections false")
+        terminate_all(server, name)
+        for _ in range(3):
+            with pytest.raises(RemoteError) as refusal:
+                await client.load(turn.response_id)
+            assert refusal.value.reason == "database_unavailable"
+
+        change(server, f"alter database {name} allow_connections true")
+
+        assert (await client.load(turn.response_id)).prompts == prompts("q", "a")
+        await client.continued(turn.response_id, "next")
 
 
 async def _until(database: str, statement: str) -> None:

@@ -12,7 +12,7 @@ from history_svc.settings import HistorySettings
 from history_svc.store import Store
 from history_svc.sweep import keep_sweeping, sweep
 from svckit.errors import RemoteError
-from svckit.ids import new_block, new_tree_key
+from svckit.ids import new_block, new_tree_key, tree_key_of
 from tests.history_svc.conftest import Open
 from tests.history_svc.database import change, rows
 from tests.history_svc.turns import OWNER, continuation, prompts, root
@@ -168,3 +168,19 @@ async def test_a_response_is_kept_as_long_as_set_and_then_is_not_there__b147(ope
         assert rows(database, "select count(*) from response") == [(1,)]
         assert (await client.load(young.response_id)).prompts == prompts("young")
         assert rows(database, "select count(*) from item") == [(1,)]
+
+
+async def test_claims_go_with_their_tree(open_client: Open, store: Store, database: str) -> None:
+    async with open_client() as client:
+        kept, dropped = root("q", "a"), root("never saved")
+        for turn in (kept, dropped):
+            await client.claim(new_block(tree_key_of(turn.response_id)).id("mcpr"), turn.response_id)
+        await client.commit(kept)
+
+        await sweep(store)
+        assert rows(database, "select response_id from claim") == [(kept.response_id,)]
+        assert rows(database, "select count(*) from tree") == [(1,)]
+
+        await client.delete(kept.response_id)
+        await sweep(store)
+        assert rows(database, "select count(*) from claim") == [(0,)]

@@ -60,6 +60,23 @@ class Client:
             raise _raised(exc) from exc
         return [item.id for reply in replies for item in reply.items], replies[-1].next_page_token
 
+    async def find(self, *item_ids: str, owner: str = OWNER) -> list[pb.NewItem]:
+        """Items by their ids."""
+        try:
+            replies = [reply async for reply in self.stub.FindItems(pb.FindItemsRequest(owner=owner, item_ids=item_ids))]
+        except grpc.aio.AioRpcError as exc:
+            raise _raised(exc) from exc
+        return [item for reply in replies for item in reply.items]
+
+    async def claim(self, claim_id: str, response_id: str, owner: str = OWNER) -> pb.ClaimCallReply:
+        """Claims a call."""
+        return await _answer(self.stub.ClaimCall(pb.ClaimCallRequest(owner=owner, claim_id=claim_id, response_id=response_id)))
+
+    async def settle(self, claim_id: str, response_id: str, outcome: bytes, owner: str = OWNER) -> pb.SettleClaimReply:
+        """Records what became of a claimed call."""
+        request = pb.SettleClaimRequest(owner=owner, claim_id=claim_id, response_id=response_id, outcome=outcome)
+        return await _answer(self.stub.SettleClaim(request))
+
     async def continued(self, parent_id: str, *words: str, owner: str = OWNER, **fields: object) -> pb.CommitTurnRequest:
         """Saves a turn that continues from `parent_id`, the way a caller does: load, then commit what was loaded. Gives what was saved."""
         loaded = await self.load(parent_id, owner)

@@ -1,4 +1,4 @@
--- Trees, items, responses, conversations and leases. Every row of a tree starts its key with the tree's, and names its owner.
+-- Trees, items, responses, conversations, leases and claims. Every row of a tree starts its key with the tree's, and names its owner.
 
 -- Everything that is reachable from one root. Its row is what commits of the tree wait for one another at.
 create table tree (
@@ -9,7 +9,8 @@ create table tree (
 );
 create index tree_dirty on tree (dirty_at) where dirty_at is not null;
 
--- Each item once. `body` is what the API shows, without the id; `prompt` is what the model sees: null means the body, empty means nothing.
+-- Each item once. `body` is what the API shows, without the id; an empty one is not shown. `prompt` is what the model sees: null means the body,
+-- empty means nothing.
 create table item (
   tree_key bigint not null,
   seq int not null,
@@ -44,6 +45,7 @@ create table response (
   output int4range[] not null,
   open_calls text[] not null,
   body bytea not null,                                       -- the response object without its id and output
+  carried bytea not null,                                    -- what the caller wants to know again when it continues
   created_at timestamptz not null,
   completed_at timestamptz,
   expires_at timestamptz,                                    -- null: kept until somebody deletes it
@@ -57,6 +59,18 @@ create table conversation (
   owner text not null,
   head int4range[] not null default '{}',
   revision int not null default 0
+);
+
+-- Calls that may run at most once: claimed before they run, settled with their outcome.
+create table claim (
+  tree_key bigint not null,
+  claim_id text not null,
+  owner text not null,
+  response_id text not null,                                 -- whose turn may run the call
+  outcome bytea,
+  claimed_at timestamptz not null default now(),
+  settled_at timestamptz,
+  primary key (tree_key, claim_id)
 );
 
 -- Who may work on a conversation or a background response. The token rises with each new holder.

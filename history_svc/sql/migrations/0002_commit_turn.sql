@@ -42,7 +42,7 @@ create function commit_turn(
   base_tree_key bigint,                       -- the tree that the base counts in; its items are copied when that is another one
   item_ids text[], types text[], origins text[], bodies bytea[], prompts bytea[], item_tokens int[],
   inputs int,                                 -- how many of the items are input; the rest is output
-  status text, model text, open_calls text[], body bytea,
+  status text, model text, open_calls text[], body bytea, carried bytea,
   created_at timestamptz, completed_at timestamptz, expires_at timestamptz)
 returns table (outcome text, checkpoint_firsts int[], checkpoint_ends int[])
 language plpgsql
@@ -129,13 +129,13 @@ begin
   ),
   new_response as (
     insert into response as r (tree_key, response_id, owner, round, fencing_token, content_hash, parent_id, conversation_id, status, model,
-                               checkpoint, input, output, open_calls, body, created_at, completed_at, expires_at)
+                               checkpoint, input, output, open_calls, body, carried, created_at, completed_at, expires_at)
     select p.tree_key, p.response_id, p.owner, p.round, p.fencing_token, p.content_hash, p.parent_id, p.conversation_id,
            commit_turn.status, commit_turn.model,
            range_appended(range_appended(p.kept, p.copy), int4range(p.first, p.first + p.own_items)),
            range_appended(range_appended(p.kept, p.copy), int4range(p.first, p.first + p.inputs)),
            range_appended('{}', int4range(p.first + p.inputs, p.first + p.own_items)),
-           commit_turn.open_calls, commit_turn.body, commit_turn.created_at, commit_turn.completed_at, commit_turn.expires_at
+           commit_turn.open_calls, commit_turn.body, commit_turn.carried, commit_turn.created_at, commit_turn.completed_at, commit_turn.expires_at
     from placed p
     returning r.checkpoint
   ),

@@ -5,6 +5,8 @@ shape that all engines accept without loss; None means that the body is the prom
 This file is pure: ids come in as values.
 """
 
+import hashlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -22,6 +24,11 @@ _TOKENS_PER_ITEM = 12
 _TOKENS_PER_PART = 7
 _TOKENS_PER_IMAGE = 1024
 _BYTES_PER_TOKEN = 4
+
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_ILLEGAL_CHARS = re.compile(r"[^A-Za-z0-9_-]")
+_HASH_CHARS = 10
+_NAME_CHARS = 64 - _HASH_CHARS - 1
 
 encode = msgspec.json.Encoder().encode
 
@@ -141,8 +148,11 @@ def _read_image(part: JsonObject, path: str) -> JsonObject:
     if part.get("file_id") is not None:
         raise Unsupported(what="An image by file_id", param=f"{path}.file_id")
     url = _string(part, "image_url", path)
-    detail = part.get("detail") or "auto"
+    detail = "auto" if part.get("detail") is None else _one_of(part, "detail", _DETAILS, path)
     return {"type": "input_image", "image_url": url, "detail": detail} | _rest(part, ("type", "image_url", "detail"))
+
+
+_DETAILS = ("auto", "low", "high", "original")
 
 
 def _read_assistant_part(part: JsonObject, path: str) -> JsonObject:
@@ -265,8 +275,8 @@ def _render_message(body: JsonObject) -> Rendering:
 
 
 def _rendered_part(part: JsonObject) -> JsonObject:
-    keys = _PART_KEYS[str(part["type"])]
-    return {key: part[key] for key in keys if key in part}
+    rendered = {key: part[key] for key in _PART_KEYS[str(part["type"])] if key in part}
+    return rendered | {"detail": "high"} if part.get("detail") == "original" else rendered
 
 
 _PART_KEYS = {
@@ -289,17 +299,26 @@ def _render_reasoning(body: JsonObject) -> Rendering:
 def _render_call(body: JsonObject) -> Rendering:
     if body["status"] == "incomplete":
         return [], False
-    arguments = _parseable(str(body["arguments"]))
-    return [{"type": "function_call", "call_id": body["call_id"], "name": body["name"], "arguments": arguments}], False
+    name, arguments = _legal(str(body["name"])), _parseable(str(body["arguments"]))
+    return [{"type": "function_call", "call_id": body["call_id"], "name": name, "arguments": arguments}], False
+
+
+def _legal(name: str) -> str:
+    """The name as engines take it: a model may call what nobody has declared by any name."""
+    if _LEGAL_NAME.match(name):
+        return name
+    digest = hashlib.sha256("\0".join(("function", "", name)).encode()).hexdigest()[:_HASH_CHARS]
+    return f"{_ILLEGAL_CHARS.sub('_', name)[:_NAME_CHARS]}_{digest}"
 
 
 def _parseable(arguments: str) -> str:
-    """The model's own argument string; wrapped where it is no JSON, which engines refuse to read back."""
+    """The model's own argument string; wrapped where it is no JSON object, which engines refuse to read back."""
+    repaired = json_text.without_lone_surrogates(arguments.encode()).decode()
     try:
-        msgspec.json.decode(arguments)
+        msgspec.json.decode(repaired, type=JsonObject)
     except (msgspec.MsgspecError, RecursionError):
         return encode({"unparseable": arguments}).decode() if arguments.strip() else "{}"
-    return arguments
+    return repaired
 
 
 def _render_output(body: JsonObject) -> Rendering:

@@ -29,6 +29,7 @@ NEVER_FORWARDED = frozenset(
         "service_tier",
         "truncation",
         "max_tool_calls",
+        "prompt",
         "stream",
         "stream_options",
         "prompt_cache_key",

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -42,7 +43,7 @@ class EngineHttp:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What no client may see: the key, the address."""
-        return (self._key, self._base, self._base.partition("//")[2])
+        return (self._key, self._base, self._base.partition("//")[2], urlsplit(self._base).hostname or "")
 
     @asynccontextmanager
     async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -102,14 +103,14 @@ class EngineHttp:
         except TimeoutError as exc:
             raise EngineTimeout from exc
         except (aiohttp.ClientError, OSError) as exc:
+            if came_before := _left_in(response.content):
+                return came_before
             raise EngineStreamInterrupted from exc
 
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
         headers = dict(given)
         trace = current_trace()
-        headers["x-request-id"] = trace.request_id
-        if trace.traceparent:
-            headers["traceparent"] = trace.traceparent
+        headers |= trace.metadata()
         if self._key:
             headers["authorization"] = f"Bearer {self._key}"
         return headers
@@ -120,6 +121,11 @@ async def open_engine_http(engine: EngineSettings, key: str, waits: Orchestrator
     """The pool to one engine; closed with all its connections at the end."""
     async with _session(waits, keep=True) as pooled, _session(waits, keep=False) as fresh:
         yield EngineHttp(engine, key, waits, pooled, fresh)
+
+
+def _left_in(content: aiohttp.StreamReader) -> bytes:
+    """What had arrived when the connection broke; aiohttp's public methods raise first and never give it out."""
+    return content._read_nowait(-1)
 
 
 def base_url(url: str) -> str:

@@ -41,7 +41,7 @@ def refusal_of(status: int, headers: Mapping[str, str], body: bytes, model: str,
     if status == 413:
         return RequestTooLarge("The engine takes no request of this size.")
     if status in (400, 422):
-        return _refused(error, message)
+        return _refused(error, message, secrets)
     if status == 503:
         return EngineUnavailable(headers=_passed(headers))
     if status in (408, 504):
@@ -56,13 +56,13 @@ def failed(error: ServiceError) -> ModelFailed:
 
 def failed_by_engine(error: JsonObject, secrets: tuple[str, ...]) -> ModelFailed:
     """The end of a model call by an error that the engine put into its stream or into a 2xx body."""
-    code = str(error.get("code") or error.get("type") or "")
+    code = _code(error)
     message = clean(_message(error), secrets) or "The engine reported an error."
     if _is_about_context(code, message):
         return failed(ContextLengthExceeded())
     if code in ("rate_limit_exceeded", "rate_limit_error", "too_many_requests", "insufficient_quota"):
         return ModelFailed("insufficient_quota" if code == "insufficient_quota" else "rate_limit_exceeded", message, EngineRateLimited())
-    return ModelFailed(code if _CODE.match(code) else "server_error", message, EngineError())
+    return ModelFailed(code if _CODE.match(code) and clean(code, secrets) == code else "server_error", message, EngineError())
 
 
 def clean(message: str, secrets: tuple[str, ...]) -> str:
@@ -72,11 +72,16 @@ def clean(message: str, secrets: tuple[str, ...]) -> str:
     return _SECRETS.sub("[hidden]", message)[:_MAX_MESSAGE_CHARS]
 
 
-def _refused(error: JsonObject, message: str) -> ServiceError:
-    if _is_about_context(str(error.get("code") or ""), message):
+def _refused(error: JsonObject, message: str, secrets: tuple[str, ...]) -> ServiceError:
+    if _is_about_context(_code(error), message):
         return ContextLengthExceeded()
     param = error.get("param")
-    return EngineRefused(message or None, param=param if isinstance(param, str) else None)
+    return EngineRefused(message or None, param=clean(param, secrets) if isinstance(param, str) else None)
+
+
+def _code(error: JsonObject) -> str:
+    """The error's code in words, or its type where the code is a number."""
+    return next((code for code in (error.get("code"), error.get("type")) if isinstance(code, str) and code), "")
 
 
 def _is_about_context(code: str, message: str) -> bool:

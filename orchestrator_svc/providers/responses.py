@@ -83,7 +83,7 @@ class ResponsesProvider:
 
     async def _answer(self, response: aiohttp.ClientResponse, model: str) -> Batches:
         if not 200 <= response.status < 300:
-            body = await self._whole(response)
+            body = await self._explanation(response)
             yield (faults.failed(faults.refusal_of(response.status, response.headers, body, model, self._http.secrets)),)
         elif response.content_type == "text/event-stream":
             async with aclosing(self._streamed(response)) as batches:
@@ -106,6 +106,13 @@ class ResponsesProvider:
             raise EngineError from exc
         except ServiceError as error:
             yield translator.broken(error)
+
+    async def _explanation(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body of a refusal, as far as it can be had: the status says enough."""
+        try:
+            return await self._whole(response)
+        except ServiceError:
+            return b""
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
         body = b""
@@ -266,7 +273,7 @@ class Translator:
         if tracked.finished:
             return []
         tracked.finished = True
-        return [ItemFinished(tracked.key, _without_halves(item))]
+        return [ItemFinished(tracked.key, item)]
 
     def _annotation(self, wire: _WireEvent) -> list[ModelEvent]:
         tracked = self._find(wire, "message")
@@ -326,24 +333,19 @@ def _decoded(data: bytes) -> _WireEvent | None:
         return _decoder.decode(data)
     except msgspec.DecodeError:
         pass
+    except RecursionError:
+        return None
     try:
-        event = json_text.decode_with_halves(data)
-        return msgspec.convert(_without_logprobs(event), _WireEvent)
+        return msgspec.convert(_only_delta_in_halves(json_text.decode_with_halves(data)), _WireEvent)
     except (ValueError, RecursionError, msgspec.ValidationError):
         return None
 
 
-def _without_logprobs(event: object) -> object:
-    return {key: value for key, value in event.items() if key != "logprobs"} if isinstance(event, dict) else event
-
-
-def _without_halves(item: JsonObject) -> JsonObject:
-    """The item with its lone surrogates replaced, where it came with any."""
-    try:
-        msgspec.json.encode(item)
-    except UnicodeEncodeError:
-        return json_text.decode(msgspec.json.encode(_joined_in(item)), JsonObject)
-    return item
+def _only_delta_in_halves(event: object) -> object:
+    """The event with its lone surrogates replaced everywhere but in a delta; without logprobs, which have no bytes here."""
+    if not isinstance(event, dict):
+        return event
+    return {key: value if key == "delta" else _joined_in(value) for key, value in event.items() if key != "logprobs"}
 
 
 def _joined_in(value: object) -> object:
@@ -352,7 +354,7 @@ def _joined_in(value: object) -> object:
     if isinstance(value, list):
         return [_joined_in(part) for part in value]
     if isinstance(value, dict):
-        return {key: _joined_in(part) for key, part in value.items()}
+        return {json_text.halves_joined(key): _joined_in(part) for key, part in value.items()}
     return value
 
 
@@ -379,7 +381,7 @@ def _cut(response: JsonObject) -> str | None:
         return None
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
-    return reason if isinstance(reason, str) else "max_output_tokens"
+    return "content_filter" if reason == "content_filter" else "max_output_tokens"
 
 
 def _usage(usage: object) -> Usage | None:
@@ -395,4 +397,4 @@ def _usage(usage: object) -> Usage | None:
 
 def _count(counts: object, key: str) -> int:
     value = counts.get(key) if isinstance(counts, dict) else None
-    return value if isinstance(value, int) else 0
+    return max(value, 0) if isinstance(value, int) else 0

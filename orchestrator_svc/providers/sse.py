@@ -5,6 +5,8 @@ MAX_EVENT_BYTES = 32 * 1024 * 1024
 
 Event = tuple[bytes, bytes]
 
+_MARK = b"\xef\xbb\xbf"
+
 
 class EventTooLarge(Exception):
     """An event has grown past the bound."""
@@ -15,13 +17,13 @@ class Parser:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._started = False
+        self._is_start = True
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are whole now. Raises EventTooLarge."""
         text = self._rest + chunk
-        if not self._started:
-            self._started, text = True, text.removeprefix(b"\xef\xbb\xbf")
+        if self._is_start:
+            text, self._is_start = text.removeprefix(_MARK), len(text) < len(_MARK) and _MARK.startswith(text)
         held = b"\r" if text.endswith(b"\r") else b""
         if b"\r" in text:
             text = text[: len(text) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -6,7 +6,7 @@ a turn. At shutdown it waits, then stops what still runs. How a turn goes on is 
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +33,7 @@ from orchestrator_svc.turn.actions import Record
 from orchestrator_svc.turn.events import Saved, SaveFailed, Stopped
 from orchestrator_svc.turn.output import Output
 from orchestrator_svc.turn.runner import StreamEvents, Surroundings, run, save_abandoned
-from orchestrator_svc.turn.state import Limits, Turn
+from orchestrator_svc.turn.state import Limits, Phase, Turn
 from svckit.ids import IdBlock, new_block, new_tree_key, tree_key_of
 from svckit.lifecycle import Background
 from svckit.logs import get_logger
@@ -84,13 +84,24 @@ class Desk:
         """Runs one turn. Raises what it is refused with, before the first batch."""
         started = time.perf_counter()
         with self._seat():
-            opened = await self._opened(asked)
+            opened = await self._unless_stopped(self._opened(asked))
             bind_contextvars(response_id=opened.turn.response_id)
             async with aclosing(run(opened.turn, self._surroundings(opened.continued))) as batches:
                 async for batch in batches:
                     if batch[0].sequence_number == 0:
                         FIRST_EVENT_SECONDS.observe(time.perf_counter() - started)
                     yield batch
+
+    async def _unless_stopped(self, opening: Coroutine[object, object, _Opened]) -> _Opened:
+        """A shutdown that cancels a turn before its start refuses it."""
+        try:
+            return await opening
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._stopped is None or task is None:
+                raise
+            task.uncancel()
+            raise ShuttingDown from None
 
     async def drain(self) -> None:
         """Takes no more turns, lets those that run end, and stops them at the drain limit: they are stored as failed."""
@@ -160,11 +171,11 @@ class Desk:
         )
         return around
 
-    async def _save(self, continued: Continued, turn: Turn, record: Record) -> Saved | SaveFailed:
+    def _save(self, continued: Continued, turn: Turn, record: Record) -> asyncio.Task[Saved | SaveFailed]:
         """Stores the turn in a task of the desk's: whoever waits for it may leave, the save goes on."""
         request = turn.request
         saving = self._history.save(request.owner, request.model, turn.created_at, continued, record, _now())
-        return await asyncio.shield(self._saves.start(saving, "save a turn"))
+        return self._saves.start(saving, "save a turn")
 
     def _abandoned(self, turn: Turn, around: Surroundings) -> None:
         self._saves.start(save_abandoned(turn, around), "save an abandoned turn")
@@ -202,7 +213,7 @@ def _check_size(context: bytes, request: TurnRequest, limit: int) -> None:
 def _counted(turn: Turn) -> None:
     """Counts a turn that has ended, or that its client has left."""
     ending = turn.ending
-    TURNS.labels(ending.status if ending else "cancelled").inc()
+    TURNS.labels(ending.status if ending else "refused" if turn.phase is Phase.OVER else "cancelled").inc()
     ROUNDS.inc(turn.round)
     if ending and ending.code:
         FAILURES.labels(ending.code).inc()

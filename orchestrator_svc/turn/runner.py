@@ -5,7 +5,7 @@ and what it still wants stored is stored by a task of the desk's, for the consum
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -19,21 +19,17 @@ from orchestrator_svc.turn.state import Phase, Turn
 
 StreamEvents = tuple[StreamEvent, ...]
 
-# A provider ends every call with an event of its own; should it not, the call has failed.
-_NOTHING: tuple[ModelEvent, ...] = (failed(EngineError()),)
-_TIME_IS_UP = Stopped("turn_timeout", "The turn took longer than the gateway allows.", EngineTimeout())
-
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a turn is run with. `save` outlives its caller; `abandoned` is told of a turn whose client has left, `ended` of every
-    turn at its end; `stopped` says why the turn may not go on, or None while it may.
+    """What a turn is run with. `save` starts a task that outlives its caller; `abandoned` is told of a turn whose client has left, `ended`
+    of every turn at its end; `stopped` says why the turn may not go on, or None while it may.
 
     `clock` gives seconds since 1970. `first_event_grace` is in seconds, `deadline` in the event loop's time.
     """
 
     provider: Provider
-    save: Callable[[Turn, Record], Awaitable[Saved | SaveFailed]]
+    save: Callable[[Turn, Record], asyncio.Future[Saved | SaveFailed]]
     abandoned: Callable[[Turn], None]
     ended: Callable[[Turn], None]
     stopped: Callable[[], Stopped | None]
@@ -70,7 +66,7 @@ class _Runner:
         self._around = around
         self._grace = asyncio.get_running_loop().time() + around.first_event_grace
         self._model: Batches | None = None
-        self._first: asyncio.Task[tuple[ModelEvent, ...]] | None = None
+        self._first: asyncio.Task[tuple[ModelEvent, ...] | None] | None = None
 
     async def batches(self) -> AsyncGenerator[StreamEvents, None]:
         event: TurnEvent = Begun()
@@ -94,7 +90,7 @@ class _Runner:
                 raise action.error
             case Save():
                 await self._hang_up()
-                return await self._around.save(self.turn, action.record)
+                return await self._stored(self._around.save(self.turn, action.record))
             case CallModel():
                 await self._hang_up()
                 self._model = self._around.provider.call(self.turn.request, action.input)
@@ -106,18 +102,32 @@ class _Runner:
             async with asyncio.timeout_at(self._around.deadline):
                 return await self._received()
         except TimeoutError:
-            return _TIME_IS_UP
+            return Stopped("turn_timeout", "The turn took longer than the gateway allows.", EngineTimeout())
         except asyncio.CancelledError:
-            stopped, task = self._around.stopped(), asyncio.current_task()
-            if stopped is None or task is None:
-                raise
-            task.uncancel()
-            return stopped
+            return self._stopped_or_raise()
+
+    async def _stored(self, saving: asyncio.Future[Saved | SaveFailed]) -> TurnEvent:
+        """What became of the save; a shutdown does not keep the turn from hearing it."""
+        while True:
+            try:
+                return await asyncio.shield(saving)
+            except asyncio.CancelledError:
+                if saving.cancelled():
+                    raise
+                self._stopped_or_raise()
+
+    def _stopped_or_raise(self) -> Stopped:
+        """Why this task was cancelled, if that was a shutdown; goes on being cancelled, if it was the consumer."""
+        stopped, task = self._around.stopped(), asyncio.current_task()
+        if stopped is None or task is None:
+            raise
+        task.uncancel()
+        return stopped
 
     async def _received(self) -> TurnEvent:
         assert self._model is not None
         if self.turn.phase is not Phase.WAITING and self._first is None:
-            return self._sent(await anext(self._model, _NOTHING))
+            return self._sent(await anext(self._model, None))
         self._first = self._first or asyncio.create_task(_next_batch(self._model))
         if self.turn.phase is Phase.WAITING:
             left = self._grace - asyncio.get_running_loop().time()
@@ -127,8 +137,9 @@ class _Runner:
         batch, self._first = await self._first, None
         return self._sent(batch)
 
-    def _sent(self, batch: tuple[ModelEvent, ...]) -> ModelSent:
-        return ModelSent(batch, self._around.clock())
+    def _sent(self, batch: tuple[ModelEvent, ...] | None) -> ModelSent:
+        """A provider ends every call with an event of its own; should it not, the call has failed."""
+        return ModelSent((failed(EngineError()),) if batch is None else batch, self._around.clock())
 
     async def _hang_up(self) -> None:
         """Ends the model call, and with it the connection to the engine."""
@@ -141,8 +152,8 @@ class _Runner:
             await model.aclose()
 
 
-async def _next_batch(model: Batches) -> tuple[ModelEvent, ...]:
-    return await anext(model, _NOTHING)
+async def _next_batch(model: Batches) -> tuple[ModelEvent, ...] | None:
+    return await anext(model, None)
 
 
 def _emitted(actions: tuple[Action, ...]) -> StreamEvents:

@@ -123,7 +123,11 @@ def _typed_event(event: Json) -> Json:
 def _typed(response: Json) -> Json:
     """The response with an error code that the SDK lists: it lists those of one vendor, and reads any string."""
     error = response.get("error")
-    return response | {"error": error | {"code": "server_error"}} if isinstance(error, dict) and isinstance(error.get("code"), str) else response
+    return (
+        response | {"error": error | {"code": "server_error"}}
+        if isinstance(error, dict) and isinstance(error.get("code"), str)
+        else response
+    )
 
 
 def _refuse_nulls(value: object, where: str) -> None:

@@ -41,7 +41,7 @@ from tests.fakes.streams import check_stream
 from tests.orchestrator_svc.turns import NOW, Played, play, turn
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
-TEXTS = st.text(st.sampled_from("ab \n{}\"\\é阴🍸\0\u2028"), max_size=12)
+TEXTS = st.text(st.sampled_from('ab \n{}"\\é阴🍸\0\u2028'), max_size=12)
 KEYS = st.integers(0, 3)
 CITATION: JsonObject = {"type": "url_citation", "url": "https://x.test", "title": "x", "start_index": 0, "end_index": 1}
 ERROR = RuntimeError("refused")
@@ -192,7 +192,9 @@ def test_no_turn_outgrows_its_limits_by_more_than_one_read(life: list[TurnEvent]
     played = play(turn(limits=Limits(10, chars, items)), life)
 
     check(played)
-    largest = max(sum(len(event.text) for event in sent.events if isinstance(event, PartDelta)) for sent in life if isinstance(sent, ModelSent))
+    largest = max(
+        sum(len(event.text) for event in sent.events if isinstance(event, PartDelta)) for sent in life if isinstance(sent, ModelSent)
+    )
     assert played.turn.output.size <= chars + largest + 6 * 3 * 12
 
 

@@ -90,7 +90,7 @@ async def test_callers_that_leave_take_no_connection_with_them__b144(settings: H
 async def test_callers_of_the_service_that_leave_take_nothing_with_them__b144(open_client: Open) -> None:
     chance = random.Random(5)
     async with open_client(read_connections=2, commit_connections=2, load_budget_bytes=64 * 1024 * 1024) as client:
-        turn = root(*["x" * 20_000] * 200)
+        turn = root(*["x" * 20_000] * 60)
         await client.commit(turn)
 
         async def leaves_early(n: int) -> None:
@@ -99,7 +99,7 @@ async def test_callers_of_the_service_that_leave_take_nothing_with_them__b144(op
             await asyncio.sleep(chance.choice((0, 0.001, 0.004, 0.01)))
             call.cancel()
 
-        await asyncio.gather(*(leaves_early(n) for n in range(120)))
+        await asyncio.gather(*(leaves_early(n) for n in range(80)))
 
         await asyncio.gather(*(client.load(turn.response_id) for _ in range(10)), *(client.commit(turn) for _ in range(10)))
 

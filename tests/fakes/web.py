@@ -20,7 +20,7 @@ Headers = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. `ending` follows the body: `complete`, `hang` (a length is promised and never reached) or `cut` (the connection drops)."""
+    """One answer. After the body: `complete`, `hang` (more is promised and never comes) or `cut` (the connection drops instead)."""
 
     status: int = 200
     headers: Headers = ()

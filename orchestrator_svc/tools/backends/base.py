@@ -10,7 +10,7 @@ from orchestrator_svc.outbound import host_is_within
 
 MAX_HITS = 20
 _TAG = re.compile(r"</?[a-zA-Z][^>]{0,200}>")
-_MAX_QUERY_CHARS = 380
+MAX_QUERY_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Query:
 
     @property
     def narrowed_text(self) -> str:
-        """The words with the allowed domains as `site:` operators, for backends that take no list; without them where there are too many."""
+        """The words with the allowed domains as `site:` operators, for backends that take no list; left out where they are too many."""
         sites = " OR ".join(f"site:{domain}" for domain in self.allowed_domains)
         narrowed = f"{self.text} ({sites})" if len(self.allowed_domains) > 1 else f"{self.text} {sites}"
-        return narrowed if sites and len(narrowed) <= _MAX_QUERY_CHARS else self.text
+        return narrowed if sites and len(narrowed) <= MAX_QUERY_CHARS else self.text
 
     @property
     def fetched(self) -> int:

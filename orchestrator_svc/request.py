@@ -15,7 +15,7 @@ from svckit import json_text
 
 T = TypeVar("T")
 
-# What the gateway handles itself, or what would make an engine refuse the request (DESIGN: never forwarded).
+# What the gateway handles itself, or what would make an engine refuse the request.
 NEVER_FORWARDED = frozenset(
     {
         "store",

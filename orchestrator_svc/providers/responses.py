@@ -97,8 +97,9 @@ class ResponsesProvider:
         try:
             async for chunk in self._http.chunks(response):
                 events = parser.feed(chunk)
-                if events:
-                    yield translator.read(events)
+                read = translator.read(events) if events else ()
+                if read or (events and translator.begun):
+                    yield read
                 if translator.ended:
                     return
             yield translator.end(parser.end())
@@ -177,11 +178,12 @@ _TERMINAL = frozenset(("response.completed", "response.incomplete", "response.fa
 
 
 class Translator:
-    """One model call, from the engine's events to the neutral ones."""
+    """One model call, from the engine's events to the neutral ones. `begun` is set by the first event of any meaning."""
 
     def __init__(self, secrets: tuple[str, ...] = ()) -> None:
         self._secrets = secrets
         self._items: list[_Tracked] = []
+        self.begun = False
         self.ended = False
 
     def read(self, events: list[tuple[bytes, bytes]]) -> tuple[ModelEvent, ...]:
@@ -224,6 +226,7 @@ class Translator:
             return []
         if type in _DELTAS:
             return self._delta(wire, _DELTAS[type])
+        self.begun = self.begun or bool(type)
         if type == "response.output_item.added":
             return self._added(wire)
         if type == "response.output_item.done":

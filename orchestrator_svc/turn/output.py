@@ -367,7 +367,7 @@ _INDEX_NAMES = {"content": "content_index", "summary": "summary_index"}
 
 
 def _is_at(part: _Part, kind: PartKind, source: int) -> bool:
-    return part.kind is kind and part.source == source
+    return part.kind is kind and (part.source == source or kind is PartKind.ARGUMENTS)
 
 
 def _held(held: tuple[PartDelta, ...], run: Sequence[PartDelta], text: str) -> tuple[PartDelta, ...]:

@@ -70,7 +70,7 @@ class Client:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         given = {"authorization": f"Bearer {self.key}", "content-type": "application/json", **(headers or {})}
         async with self.http.request(method, self.url + path, data=data, headers=given) as answer:
-            return Reply(answer.status, dict(answer.headers), await answer.read())
+            return Reply(answer.status, answer.headers.copy(), await answer.read())
 
     async def create(self, input: object = None, **fields: object) -> Json:
         """A turn that is not streamed; its checked response."""

@@ -158,7 +158,9 @@ class Gateway:
 
 def _toml(sections: Sections) -> str:
     # strings, numbers, booleans and lists of them are written alike in JSON and in TOML
-    lines = [f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) for name, values in sections.items()]
+    lines = [
+        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()) for name, values in sections.items()
+    ]
     return "\n".join(lines)
 
 

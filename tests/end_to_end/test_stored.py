@@ -116,9 +116,7 @@ async def test_an_item_of_a_kind_from_the_future_is_kept_and_shown(ada: Client, 
     first = await ada.create("one")
     body = b'{"type":"hologram","status":"completed","beams":[1,2,{"x":null}]}'
     with psycopg.connect(database) as hand:
-        hand.execute(
-            "update item set type = 'hologram', body = %s, prompt = '' where response_id = %s and seq = 2", [body, first["id"]]
-        )
+        hand.execute("update item set type = 'hologram', body = %s, prompt = '' where response_id = %s and seq = 2", [body, first["id"]])
 
     await ada.create("two", previous_response_id=first["id"])
     got = await ada.request("GET", f"/v1/responses/{first['id']}")

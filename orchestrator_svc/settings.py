@@ -1,6 +1,6 @@
-"""Settings of the orchestrator: `[engine]`, `[orchestrator]`, `[outbound]`, `[web_search]`, and what every service has."""
+"""Settings of the orchestrator: `[engine]`, `[orchestrator]`, and what its tools need, besides what every service has."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -75,6 +75,50 @@ class WebSearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_page_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 48 * 1024
 
 
+class McpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[mcp]`: the bounds of what MCP servers may cost. A session that nobody uses is closed after `idle_seconds`.
+
+    `list_lifetime_seconds` is how long a server's list of tools is believed. A result is read up to `max_result_bytes`; what comes after is cut.
+    """
+
+    connect_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    list_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    call_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+    list_lifetime_seconds: Annotated[float, msgspec.Meta(ge=0)] = 300.0
+    idle_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+    max_sessions: Annotated[int, msgspec.Meta(ge=1)] = 200
+    max_result_bytes: Annotated[int, msgspec.Meta(ge=16 * 1024)] = 4 * 1024 * 1024
+
+
+class McpServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[mcp_servers.NAME]`: an MCP server that requests may name by its label, NAME: an address, or a command that is run here.
+
+    `env` are the names of environment variables that the command gets; others than PATH, HOME and their like it does not see.
+    `authorization_env` names the variable that holds the server's token. What stands here, a request cannot override.
+    """
+
+    url: str = ""
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    headers: dict[str, str] = {}
+    authorization_env: str = ""
+    transport: Literal["auto", "streamable_http", "sse"] = "auto"
+
+    def __post_init__(self) -> None:
+        if bool(self.url) == bool(self.command):
+            raise ValueError("an MCP server has either a url or a command")
+        if self.url and (self.args or self.env):
+            raise ValueError("args and env belong to a command")
+        if self.command and (self.headers or self.authorization_env or self.transport != "auto"):
+            raise ValueError("headers, authorization_env and transport belong to a url")
+        if self.url and not self.url.lower().startswith(("http://", "https://")):
+            raise ValueError("the url is an http or https URL")
+
+    def __repr__(self) -> str:
+        return f"McpServerSettings(url={self.url!r}, command={self.command!r})"
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All sections that the orchestrator reads."""
 
@@ -84,3 +128,5 @@ class Settings(msgspec.Struct, frozen=True):
     orchestrator: OrchestratorSettings = OrchestratorSettings()
     outbound: OutboundSettings = OutboundSettings()
     web_search: WebSearchSettings = WebSearchSettings()
+    mcp: McpSettings = McpSettings()
+    mcp_servers: dict[str, McpServerSettings] = {}

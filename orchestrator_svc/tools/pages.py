@@ -172,7 +172,7 @@ def decoded(body: bytes, content_type: str) -> str:
         if body.startswith(mark):
             return body[len(mark) :].decode(name, "replace")
     declared = _IN_HEADER.search(content_type) or _IN_MARKUP.search(body[:2048].decode("latin-1"))
-    return body.decode(_text_codec(declared[1]) if declared else "utf-8", "replace")
+    return _decoded_as(body, declared[1] if declared else "utf-8")
 
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -183,12 +183,12 @@ _IN_MARKUP = re.compile(r"""<(?:meta\s[^>]{0,200}?charset|\?xml\s[^>]{0,100}?enc
 _NO_CHARSETS = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf_7", "mbcs", "oem"})
 
 
-def _text_codec(name: str) -> str:
+def _decoded_as(body: bytes, charset: str) -> str:
     try:
-        codec = codecs.lookup(name).name
-        return codec if codec.replace("-", "_") not in _NO_CHARSETS and isinstance(b"".decode(codec), str) else "utf-8"
+        codec = codecs.lookup(charset).name.replace("-", "_")
+        return body.decode("utf-8" if codec in _NO_CHARSETS else codec, "replace")
     except (LookupError, UnicodeError):
-        return "utf-8"
+        return body.decode("utf-8", "replace")
 
 
 def _readable(markup: str) -> tuple[str, str]:

@@ -3,14 +3,17 @@
 This file is pure. Ranges of sampling parameters are the edge's and the engine's business; here stands what a turn itself must understand.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
 from orchestrator_svc.errors import InvalidRequest, Unsupported
-from orchestrator_svc.items import Item, JsonObject, encode, read_input
+from orchestrator_svc.input_items import read_input
+from orchestrator_svc.items import Item, JsonObject, encode
+from orchestrator_svc.tools.base import Spec
+from orchestrator_svc.tools.table import ToolTable, read_tools
 from svckit import json_text
 
 T = TypeVar("T")
@@ -64,7 +67,6 @@ ECHO_DEFAULTS: JsonObject = {
     "prompt_cache_key": None,
 }
 _ECHOED_IF_GIVEN = ("user", "prompt_cache_retention")
-_TOOL_CHOICES = ("none", "auto", "required")
 
 
 class Parameters(msgspec.Struct, frozen=True):
@@ -75,6 +77,7 @@ class Parameters(msgspec.Struct, frozen=True):
     tool_choice: str | JsonObject | None = None
     include: list[str] | None = None
     max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
     text: JsonObject | None = None
     reasoning: JsonObject | None = None
     background: bool | None = None
@@ -93,11 +96,27 @@ class TurnRequest:
     previous_response_id: str | None
     store: bool
     input: tuple[Item, ...]
-    tool_names: frozenset[str]
+    tools: ToolTable
+    tool_choice: object
     include: frozenset[str]
     max_output_tokens: int | None
+    max_tool_calls: int | None
     forwarded: JsonObject
     echo: JsonObject
+
+    @property
+    def approval_ids(self) -> tuple[str, ...]:
+        """The approval requests that the input answers."""
+        answers = [item for item in self.input if item.type == "mcp_approval_response"]
+        return tuple(msgspec.json.decode(item.body, type=_Answer).approval_request_id for item in answers)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolKinds:
+    """The tools that this gateway runs: by kind, and the MCP servers that its configuration names."""
+
+    specs: Mapping[str, Spec]
+    servers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +131,11 @@ class Asked:
     parameters: bytes
 
 
-def read_request(asked: Asked, new_id: Callable[[str], str]) -> TurnRequest:
+class _Answer(msgspec.Struct):
+    approval_request_id: str
+
+
+def read_request(asked: Asked, kinds: ToolKinds, new_id: Callable[[str], str]) -> TurnRequest:
     """Checks a request and takes it apart; `new_id` makes an id with a prefix. Raises InvalidRequest and Unsupported, both with `param`."""
     given = _decoded(asked.parameters, JsonObject)
     known = _decoded(asked.parameters, Parameters)
@@ -121,26 +144,37 @@ def read_request(asked: Asked, new_id: Callable[[str], str]) -> TurnRequest:
         raise InvalidRequest("A model is needed.", param="model")
     if not asked.input and asked.previous_response_id is None:
         raise InvalidRequest("An input is needed where there is no response to continue from.", param="input")
-    tools = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(known.tools or [])]
-    names = _tool_names(tools)
-    _check_tool_choice(known.tool_choice, names)
     return TurnRequest(
         owner=asked.owner,
         model=asked.model,
         previous_response_id=asked.previous_response_id,
         store=asked.store,
         input=read_input(asked.input, new_id),
-        tool_names=names,
+        tools=read_tools(known.tools or (), kinds.specs, kinds.servers),
+        tool_choice=known.tool_choice,
         include=frozenset(known.include or ()),
         max_output_tokens=known.max_output_tokens,
-        forwarded=_forwarded(given, tools),
+        max_tool_calls=known.max_tool_calls,
+        forwarded={key: value for key, value in given.items() if key not in NEVER_FORWARDED and value is not None},
         echo=_echo(given),
     )
 
 
-def engine_fields(request: TurnRequest, *, include: frozenset[str], drop: frozenset[str], add: Mapping[str, object]) -> bytes:
-    """The request fields for one engine, as the bytes of a JSON object without braces; `include`, `drop` and `add` are the provider's."""
+def engine_fields(
+    request: TurnRequest,
+    tools: Sequence[JsonObject],
+    choice: object,
+    *,
+    include: frozenset[str],
+    drop: frozenset[str],
+    add: Mapping[str, object],
+) -> bytes:
+    """The fields of one model call, as the bytes of a JSON object without braces; `include`, `drop` and `add` are the provider's."""
     fields: JsonObject = {"model": request.model} | request.forwarded
+    if tools:
+        fields["tools"] = tools
+    if choice is not None:
+        fields["tool_choice"] = choice
     wanted = sorted(request.include & include)
     if wanted:
         fields["include"] = wanted
@@ -171,44 +205,6 @@ def _refuse_unsupported(known: Parameters) -> None:
             raise Unsupported(what=f"The parameter '{name}' with this value", param=name)
 
 
-def _tool(tool: JsonObject, path: str) -> JsonObject:
-    kind = tool.get("type")
-    if kind != "function":
-        raise Unsupported(what=f"A tool of type '{str(kind)[:64]}'", param=f"{path}.type")
-    name = tool.get("name")
-    if not isinstance(name, str) or not _is_legal_name(name):
-        raise InvalidRequest("A function's name has 1 to 64 letters, digits, underscores or dashes.", param=f"{path}.name")
-    return {key: value for key, value in tool.items() if value is not None}
-
-
-def _is_legal_name(name: str) -> bool:
-    return 0 < len(name) <= 64 and name.isascii() and name.replace("_", "a").replace("-", "a").isalnum()
-
-
-def _tool_names(tools: list[JsonObject]) -> frozenset[str]:
-    names = [str(tool["name"]) for tool in tools]
-    for n, name in enumerate(names):
-        if name in names[:n]:
-            raise InvalidRequest(f"Two tools have the name '{name}'.", param=f"tools[{n}].name")
-    return frozenset(names)
-
-
-def _check_tool_choice(choice: str | JsonObject | None, names: frozenset[str]) -> None:
-    if choice is None or choice in _TOOL_CHOICES:
-        return
-    if isinstance(choice, str):
-        raise InvalidRequest(f"Supported values are: {', '.join(map(repr, _TOOL_CHOICES))}, or an object.", param="tool_choice")
-    if choice.get("type") != "function":
-        raise Unsupported(what=f"A tool choice of type '{str(choice.get('type'))[:64]}'", param="tool_choice.type")
-    if choice.get("name") not in names:
-        raise InvalidRequest("The tool that is chosen is not among the tools.", param="tool_choice.name")
-
-
-def _forwarded(given: JsonObject, tools: list[JsonObject]) -> JsonObject:
-    fields = {key: value for key, value in given.items() if key not in NEVER_FORWARDED and value is not None}
-    return fields | ({"tools": tools} if tools else {})
-
-
 def _echo(given: JsonObject) -> JsonObject:
     echo = {key: default if given.get(key) is None else given[key] for key, default in ECHO_DEFAULTS.items()}
     echo["tools"] = [_echoed_tool(tool) for tool in _objects(given.get("tools"))]
@@ -219,7 +215,20 @@ def _echo(given: JsonObject) -> JsonObject:
 
 
 def _echoed_tool(tool: JsonObject) -> JsonObject:
-    return {"description": None, "parameters": None, "strict": None} | tool
+    """The tool as it was given, without its secrets."""
+    if tool.get("type") == "function":
+        return {"description": None, "parameters": None, "strict": None} | tool
+    if tool.get("type") != "mcp":
+        return tool
+    shown = {key: value for key, value in tool.items() if key not in ("authorization", "headers")}
+    return shown | ({"server_url": _without_secrets(tool["server_url"])} if tool.get("server_url") else {})
+
+
+def _without_secrets(url: object) -> str:
+    """A server's address without the user, password and query that people hide keys in."""
+    scheme, _, rest = str(url).partition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _echoed_text(text: JsonObject) -> JsonObject:

@@ -10,7 +10,11 @@ from typing import TypeVar
 
 import msgspec
 
+JsonObject = dict[str, object]
+
 T = TypeVar("T")
+
+encode = msgspec.json.Encoder().encode
 
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
 _LONE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}\Z")

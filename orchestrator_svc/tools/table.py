@@ -5,7 +5,6 @@ comes back is looked up by it: whose it is, and how the client knows it. A flat 
 name, so that it never changes with the tools around it; two tools that would share one are refused before any inference. This file is pure.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,12 +12,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator_svc.errors import InvalidRequest, Unsupported
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.tools.base import ListedTool, McpServer, Spec, Tool
-
-CLIENT_KINDS = ("function", "custom", "namespace", "tool_search")
-_LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_ILLEGAL_CHARS = re.compile(r"[^A-Za-z0-9_-]")
-_HASH_CHARS = 10
-_PREFIX_CHARS = 64 - _HASH_CHARS - 1
+from orchestrator_svc.tools.names import flat_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +123,6 @@ def declared_by_items(table: ToolTable, items: Iterable[tuple[str, list[JsonObje
             for one in _tools_of(tool, f"{path}[{position}]", specs):
                 tools.setdefault(one.flat, one)
     return replace(table, tools=tools)
-
-
-def flat_name(kind: str, group: str, name: str) -> str:
-    """The engine's name for a tool: `group__name` where that is legal, else its readable start and a hash of all three."""
-    flat = f"{group}__{name}" if group else name
-    if _LEGAL.match(flat):
-        return flat
-    digest = hashlib.sha256("\x00".join((kind, group, name)).encode()).hexdigest()[:_HASH_CHARS]
-    return f"{_ILLEGAL_CHARS.sub('_', flat)[:_PREFIX_CHARS]}_{digest}"
 
 
 def custom_declaration(flat: str, tool: JsonObject) -> JsonObject:

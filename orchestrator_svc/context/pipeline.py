@@ -1,0 +1,89 @@
+"""The context pipeline: from a request and what is stored to what a turn starts with. Pure; a tuple of stages, each a function.
+
+What must be read from the store before (`wanted`) is read by the desk and handed in as values.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from orchestrator_svc.context.approvals import Approved, resolve
+from orchestrator_svc.context.carried import DECLARING, NOTHING_CARRIED, Carried, Pending
+from orchestrator_svc.context.pairing import check_paired
+from orchestrator_svc.items import HOSTED, Item
+from orchestrator_svc.request import TurnRequest
+from orchestrator_svc.tools.base import Spec
+from orchestrator_svc.tools.table import ToolTable, declared_by_items
+from svckit.ids import tree_key_of
+from svckit.json_text import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A turn that is being put together. `open_call_ids` are those of the context; `stored` are items found by id."""
+
+    request: TurnRequest
+    specs: Mapping[str, Spec]
+    carried: Carried = NOTHING_CARRIED
+    open_call_ids: tuple[str, ...] = ()
+    stored: Mapping[str, Item] = field(default_factory=dict)
+    approved: tuple[Approved, ...] = ()
+
+    @property
+    def tools(self) -> ToolTable:
+        """The tools of the turn, as far as they are known."""
+        return self.request.tools
+
+
+def wanted(request: TurnRequest, carried: Carried) -> tuple[str, ...]:
+    """The ids of the stored items that the stages need."""
+    ids = [item.id for item in request.input if item.type in HOSTED]
+    if request.previous_response_id is None:
+        ids += request.approval_ids
+    return tuple(id for id in (*ids, *carried.declaring_items) if tree_key_of(id) is not None)
+
+
+def assembled(draft: Draft) -> Draft:
+    """The draft after all stages. Raises InvalidRequest and Unsupported with `param`."""
+    for stage in STAGES:
+        draft = stage(draft)
+    return draft
+
+
+def _regain(draft: Draft) -> Draft:
+    """Items that the gateway made, sent back by a client, regain what was stored of them: a search its results, a call its pair."""
+    regained = tuple(_stored(draft, item) if item.type in HOSTED else item for item in draft.request.input)
+    return replace(draft, request=replace(draft.request, input=regained))
+
+
+def _stored(draft: Draft, item: Item) -> Item:
+    found = draft.stored.get(item.id)
+    return found if found is not None and found.type == item.type else item
+
+
+def _approve(draft: Draft) -> Draft:
+    stored = {id: msgspec.json.decode(item.body, type=Pending) for id, item in draft.stored.items() if item.type == "mcp_approval_request"}
+    input, approved = resolve(draft.request.input, stored | draft.carried.approvals)
+    return replace(draft, request=replace(draft.request, input=input), approved=approved)
+
+
+def _declare(draft: Draft) -> Draft:
+    """Tools that items bring along join those of the request, and only now is its tool_choice checked."""
+    context = [(id, draft.stored[id]) for id in draft.carried.declaring_items if id in draft.stored]
+    own = [(f"input[{n}]", item) for n, item in enumerate(draft.request.input) if item.type in DECLARING]
+    lists = [(f"{path}.tools", msgspec.json.decode(item.body, type=_Declaring).tools) for path, item in context + own]
+    tools = declared_by_items(draft.tools, lists, draft.specs).with_choice(draft.request.tool_choice)
+    return replace(draft, request=replace(draft.request, tools=tools))
+
+
+class _Declaring(msgspec.Struct):
+    tools: list[JsonObject]
+
+
+def _pair(draft: Draft) -> Draft:
+    check_paired(draft.open_call_ids, draft.request.input)
+    return draft
+
+
+STAGES: tuple[Callable[[Draft], Draft], ...] = (_regain, _approve, _declare, _pair)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator_svc.request import TurnRequest
+from orchestrator_svc.turn.actions import CallModel
 from orchestrator_svc.turn.events import ModelEvent
 
 Batches = AsyncGenerator[tuple[ModelEvent, ...], None]
@@ -26,8 +27,8 @@ class Provider(Protocol):
     def name(self) -> str:
         """What its opaque items are marked with."""
 
-    def call(self, request: TurnRequest, input: bytes) -> Batches:
-        """Runs one model call; `input` is the elements of a JSON array.
+    def call(self, request: TurnRequest, model_call: CallModel) -> Batches:
+        """Runs one model call.
 
         Gives what each network read held, and as its last event ModelFinished or ModelFailed: no fault of the engine is raised. Closing the
         iterator closes the connection.

@@ -22,6 +22,7 @@ from orchestrator_svc.providers.relay import relayed
 from orchestrator_svc.providers.sse import EventTooLarge, Parser
 from orchestrator_svc.request import TurnRequest, engine_fields
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
+from orchestrator_svc.turn.actions import CallModel
 from orchestrator_svc.turn.events import (
     AnnotationAdded,
     ItemFinished,
@@ -60,9 +61,8 @@ class ResponsesProvider:
     def name(self) -> str:
         return self._engine.name
 
-    async def call(self, request: TurnRequest, input: bytes) -> Batches:
-        fields = engine_fields(request, include=frozenset(self._engine.include), drop=frozenset(self._engine.drop), add=self._engine.add)
-        body = b'{%b,"input":[%b]}' % (fields, input)
+    async def call(self, request: TurnRequest, model_call: CallModel) -> Batches:
+        body = b'{%b,"input":[%b]}' % (self._fields(request, model_call), model_call.input)
         try:
             async with (
                 self._http.send("POST", PATH, _HEADERS, body) as response,
@@ -80,6 +80,16 @@ class ResponsesProvider:
 
     async def answers(self) -> bool:
         return await self._http.answers()
+
+    def _fields(self, request: TurnRequest, model_call: CallModel) -> bytes:
+        return engine_fields(
+            request,
+            model_call.tools,
+            model_call.choice,
+            include=frozenset(self._engine.include),
+            drop=frozenset(self._engine.drop),
+            add=self._engine.add,
+        )
 
     async def _answer(self, response: aiohttp.ClientResponse, model: str) -> Batches:
         if not 200 <= response.status < 300:

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from orchestrator_svc.items import Item
+from orchestrator_svc.items import Item, JsonObject
+from orchestrator_svc.tools.base import ToolCall
+from orchestrator_svc.tools.table import McpTool
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +27,31 @@ class Record:
     input_count: int
     open_call_ids: tuple[str, ...]
     body: bytes
+    carried: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Start a model call with this input: the elements of a JSON array."""
+    """Start a model call. `input` is the elements of a JSON array, `tools` are declarations, `choice` is the engine's tool_choice."""
 
     round: int
     input: bytes
+    tools: tuple[JsonObject, ...] = ()
+    choice: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListTools:
+    """Ask these MCP servers for their tools; each answer is a ToolsListed."""
+
+    servers: tuple[McpTool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Run these calls side by side; each result is a ToolFinished."""
+
+    calls: tuple[ToolCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +80,4 @@ class Finish:
     """The turn is over."""
 
 
-Action = CallModel | Emit | Save | Refuse | Finish
+Action = CallModel | ListTools | RunTools | Emit | Save | Refuse | Finish

@@ -16,7 +16,7 @@ from typing import Self
 from prometheus_client import Counter, Gauge, Histogram
 from structlog.contextvars import bind_contextvars
 
-from orchestrator_svc.context.pairing import check_paired
+from orchestrator_svc.context.pipeline import Draft, assembled, wanted
 from orchestrator_svc.errors import (
     Overloaded,
     PreviousResponseNotFound,
@@ -25,15 +25,21 @@ from orchestrator_svc.errors import (
     ResponseNotFinished,
     ShuttingDown,
 )
-from orchestrator_svc.history import Continued, Head, History
+from orchestrator_svc.history import Context, Continued, Head, History
+from orchestrator_svc.items import Item
 from orchestrator_svc.providers.base import Provider
 from orchestrator_svc.request import Asked, TurnRequest, read_request
 from orchestrator_svc.settings import OrchestratorSettings
+from orchestrator_svc.tools import outcomes
+from orchestrator_svc.tools.base import ToolCall, ToolFailed, ToolResult
+from orchestrator_svc.tools.table import McpTool
+from orchestrator_svc.tools.toolbox import Toolbox
 from orchestrator_svc.turn.actions import Record
-from orchestrator_svc.turn.events import Saved, SaveFailed, Stopped
+from orchestrator_svc.turn.events import Saved, SaveFailed, Stopped, ToolsListed
 from orchestrator_svc.turn.output import Output
 from orchestrator_svc.turn.runner import StreamEvents, Surroundings, run, save_abandoned
 from orchestrator_svc.turn.state import Limits, Phase, Turn
+from svckit.errors import ServiceError
 from svckit.ids import IdBlock, new_block, new_tree_key, tree_key_of
 from svckit.lifecycle import Background
 from svckit.logs import get_logger
@@ -64,8 +70,9 @@ class _Opened:
 class Desk:
     """The turns of one process. Used as an async context manager; leaving it waits for what is being stored."""
 
-    def __init__(self, provider: Provider, history: History, settings: OrchestratorSettings) -> None:
+    def __init__(self, provider: Provider, history: History, toolbox: Toolbox, settings: OrchestratorSettings) -> None:
         self._provider = provider
+        self._toolbox = toolbox
         self._history = history
         self._settings = settings
         self._saves = Background(settings.commit_timeout_seconds)
@@ -135,19 +142,31 @@ class Desk:
 
     async def _opened(self, asked: Asked) -> _Opened:
         block = _block(asked)
-        request = read_request(asked, partial(_next_id, block, iter(range(1, 1 << 32))))
-        if asked.previous_response_id is None:
-            check_paired((), request.input)
-            return _Opened(self._turn(block, request, b""), Continued(None))
-        context = await self._history.load(asked.owner, asked.previous_response_id)
-        _check_continuable(context.head)
-        check_paired(context.head.open_call_ids, request.input)
-        if context.head.tree_full:
+        request = read_request(asked, self._toolbox.kinds, partial(_next_id, block, iter(range(1, 1 << 32))))
+        loaded = await self._loaded(request)
+        draft = Draft(request, self._toolbox.kinds.specs)
+        if loaded is not None:
+            draft = replace(draft, carried=loaded.head.carried, open_call_ids=loaded.head.open_call_ids)
+        draft = assembled(replace(draft, stored=await self._found(draft)))
+        head = loaded.head if loaded else None
+        if head is not None and head.tree_full:
             block = replace(block, tree_key=new_tree_key())
-        return _Opened(self._turn(block, request, context.rendered(self._provider.name)), Continued(context.head, context.head.tree_full))
+        context = loaded.rendered(self._provider.name) if loaded else b""
+        return _Opened(self._turn(block, draft, context), Continued(head, other_tree=head is not None and head.tree_full))
 
-    def _turn(self, block: IdBlock, request: TurnRequest, context: bytes) -> Turn:
-        settings = self._settings
+    async def _loaded(self, request: TurnRequest) -> Context | None:
+        if request.previous_response_id is None:
+            return None
+        context = await self._history.load(request.owner, request.previous_response_id)
+        _check_continuable(context.head)
+        return context
+
+    async def _found(self, draft: Draft) -> dict[str, Item]:
+        ids = wanted(draft.request, draft.carried)
+        return await self._history.find(draft.request.owner, ids) if ids else {}
+
+    def _turn(self, block: IdBlock, draft: Draft, context: bytes) -> Turn:
+        settings, request = self._settings, draft.request
         _check_size(context, request, settings.max_context_bytes)
         return Turn(
             response_id=block.id("resp"),
@@ -155,12 +174,24 @@ class Desk:
             context=context,
             created_at=_now(),
             limits=Limits(settings.max_rounds, settings.max_output_chars, settings.max_output_items),
-            output=Output(block, settings.reasoning_events, self._provider.name, next_id=1 + len(request.input)),
+            output=Output(
+                block,
+                settings.reasoning_events,
+                self._provider.name,
+                next_id=1 + len(request.input),
+                tools=request.tools,
+                include=request.include,
+            ),
+            carried=draft.carried,
+            approved=draft.approved,
         )
 
     def _surroundings(self, continued: Continued) -> Surroundings:
         around = Surroundings(
             provider=self._provider,
+            list_tools=self._list_tools,
+            run_tool=self._run_tool,
+            max_parallel_calls=self._settings.max_parallel_calls,
             save=partial(self._save, continued),
             abandoned=lambda turn: self._abandoned(turn, around),
             ended=_counted,
@@ -176,6 +207,28 @@ class Desk:
         request = turn.request
         saving = self._history.save(request.owner, request.model, turn.created_at, continued, record, _now())
         return self._saves.start(saving, "save a turn")
+
+    async def _list_tools(self, mcp: McpTool) -> ToolsListed:
+        try:
+            return ToolsListed(mcp, await self._toolbox.list(mcp.server))
+        except ToolFailed as failure:
+            return ToolsListed(mcp, error=failure.message)
+
+    async def _run_tool(self, turn: Turn, call: ToolCall) -> ToolResult:
+        """Runs a call; one that a client approved is claimed before, so that it happens at most once, whoever asks for it again."""
+        if not call.approval_request_id:
+            return await self._toolbox.run(call)
+        owner, claim_id, response_id = turn.request.owner, call.approval_request_id, turn.response_id
+        try:
+            claim = await self._history.claim(owner, claim_id, response_id)
+        except ServiceError:
+            return ToolResult("Error: the approval could not be recorded, so this call was not run.", failed=True)
+        if not claim.granted:
+            return outcomes.read(claim.outcome)
+        result = await self._toolbox.run(call)
+        settling = self._saves.start(self._history.settle(owner, claim_id, response_id, outcomes.write(result)), "record an outcome")
+        await asyncio.shield(settling)
+        return result
 
     def _abandoned(self, turn: Turn, around: Surroundings) -> None:
         self._saves.start(save_abandoned(turn, around), "save an abandoned turn")

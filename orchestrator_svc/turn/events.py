@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator_svc.items import JsonObject
+from orchestrator_svc.tools.base import ListedTool, ToolResult
+from orchestrator_svc.tools.table import McpTool
 
 
 class PartKind(Enum):
@@ -116,6 +118,23 @@ class ModelSent:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolsListed:
+    """An MCP server has listed its tools, or could not; `error` says why."""
+
+    server: McpTool
+    listed: tuple[ListedTool, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished:
+    """A call of a gateway-owned tool has its result."""
+
+    call_id: str
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True)
 class Saved:
     """The turn is stored."""
 
@@ -142,4 +161,4 @@ class Stopped:
     refusal: Exception
 
 
-TurnEvent = Begun | GracePassed | ModelSent | Saved | SaveFailed | Cancelled | Stopped
+TurnEvent = Begun | GracePassed | ModelSent | ToolsListed | ToolFinished | Saved | SaveFailed | Cancelled | Stopped

@@ -3,13 +3,22 @@
 This is the only place that says when a round or a turn ends. It does no IO; `runner` performs the actions and feeds back what came of
 them. A turn goes WAITING (nothing was sent, so it can still be refused) -> STREAMING -> SAVING (its fate is decided, nothing can change
 it) -> OVER. Its terminal event goes out only once it is stored.
+
+Before the first model call the MCP servers of the request list their tools, and the calls that its input approves are run. A round is a
+model call and then the gateway's own calls among those that the model made; the turn goes on to another round if there were any, and ends
+if the model made none, or some that its client must answer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from orchestrator_svc.context import carried
+from orchestrator_svc.context.approvals import Approved, call_id_of
+from orchestrator_svc.errors import InvalidRequest
+from orchestrator_svc.tools.base import Tool, ToolCall, ToolResult
+from orchestrator_svc.tools.names import flat_name
 from orchestrator_svc.turn import output as projection
-from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, Record, Refuse, Save
+from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, ListTools, Record, Refuse, RunTools, Save
 from orchestrator_svc.turn.events import (
     Begun,
     Cancelled,
@@ -21,10 +30,14 @@ from orchestrator_svc.turn.events import (
     Saved,
     SaveFailed,
     Stopped,
+    ToolFinished,
+    ToolsListed,
     TurnEvent,
     Usage,
 )
+from orchestrator_svc.turn.output import MadeCall
 from orchestrator_svc.turn.response import body_of, response_of
+from orchestrator_svc.turn.shapes import parsed
 from orchestrator_svc.turn.state import Ending, Phase, Turn
 
 Step = tuple[Turn, tuple[Action, ...]]
@@ -42,8 +55,93 @@ def advance(turn: Turn, event: TurnEvent) -> Step:
     return _REACTIONS[type(event)](turn, event)
 
 
+# Before the first round.
+
+
 def _begin(turn: Turn, event: Begun) -> Step:
-    return _next_call(turn)
+    servers = turn.output.tools.mcp
+    if not servers:
+        return _prepared(turn)
+    return replace(turn, unlisted=frozenset(one.server.label for one in servers)), (ListTools(servers),)
+
+
+def _tools_listed(turn: Turn, event: ToolsListed) -> Step:
+    if turn.phase not in _LIVE:
+        return turn, ()
+    label = event.server.server.label
+    try:
+        tools = turn.output.tools.with_listed(event.server, event.listed)
+    except InvalidRequest as error:
+        return _refused(turn, error)
+    turn = replace(turn, output=replace(turn.output, tools=tools), unlisted=turn.unlisted - {label})
+    if event.error is not None or label not in turn.carried.listed:
+        turn = replace(turn, listings=(*turn.listings, event))
+    turn, shown = _listings_shown(turn)
+    turn, more = _prepared(turn) if not turn.unlisted else (turn, ())
+    return turn, shown + more
+
+
+def _listings_shown(turn: Turn) -> Step:
+    """Shows the listings that have come, once the stream is open."""
+    if turn.phase is not Phase.STREAMING:
+        return turn, ()
+    actions: tuple[Action, ...] = ()
+    for listing in turn.listings:
+        label = listing.server.server.label
+        turn, shown = _written(turn, projection.show_listing(turn.output, label, listing.listed, listing.error))
+        actions += shown
+    return replace(turn, listings=()), actions
+
+
+def _prepared(turn: Turn) -> Step:
+    """All tools are known: approved calls run first, then the model is called."""
+    try:
+        turn.output.tools.forced_choice()
+        calls = tuple(_approved_call(turn, approved) for approved in turn.approved)
+    except InvalidRequest as error:
+        return _refused(turn, error)
+    if not calls:
+        return _next_round(turn)
+    turn, actions = _opened(turn)
+    for call in calls:
+        turn, begun = _written(turn, projection.begin_call(turn.output, call))
+        actions += begun
+    turn, more = _run(turn, calls)
+    return turn, actions + more
+
+
+def _approved_call(turn: Turn, approved: Approved) -> ToolCall:
+    """The call that was approved, to the server as this request names it: credentials are never kept."""
+    pending = approved.pending
+    server = next((one.server for one in turn.output.tools.mcp if one.server.label == pending.server_label), None)
+    if server is None:
+        raise InvalidRequest(f"The MCP server '{pending.server_label}' of the approved call is not among the tools.", param="tools")
+    tool = Tool(flat_name("mcp", server.label, pending.name), "mcp", pending.name, server.label, server=server)
+    return ToolCall(call_id_of(approved.request_id), tool, parsed(pending.arguments) or {}, approved.request_id)
+
+
+def _refused(turn: Turn, error: InvalidRequest) -> Step:
+    if turn.phase is Phase.WAITING:
+        return replace(turn, phase=Phase.OVER), (Refuse(error),)
+    return _failed(turn, error.reason, error.message)
+
+
+# A round: the model call.
+
+
+def _next_round(turn: Turn) -> Step:
+    turn = replace(turn, round=turn.round + 1)
+    prompts = [turn.context, *(item.rendered for item in (*turn.request.input, *turn.output.items))]
+    tools = tuple(turn.output.tools.declarations())
+    return turn, (CallModel(turn.round, b",".join(filter(None, prompts)), tools, _choice(turn) if tools else None),)
+
+
+def _choice(turn: Turn) -> object:
+    """A forced choice is for the first round: in later ones it would be forced again and again."""
+    if turn.silenced:
+        return "none"
+    choice = turn.output.tools.forced_choice()
+    return "auto" if turn.round > 1 and choice not in (None, "none", "auto") else choice
 
 
 def _grace_passed(turn: Turn, event: GracePassed) -> Step:
@@ -51,7 +149,7 @@ def _grace_passed(turn: Turn, event: GracePassed) -> Step:
 
 
 def _model_sent(turn: Turn, event: ModelSent) -> Step:
-    if turn.phase not in (Phase.WAITING, Phase.STREAMING):
+    if turn.phase not in _LIVE:
         return turn, ()
     if turn.phase is Phase.WAITING and event.events and isinstance(event.events[0], ModelFailed):
         return replace(turn, phase=Phase.OVER), (Refuse(event.events[0].refusal),)
@@ -61,13 +159,14 @@ def _model_sent(turn: Turn, event: ModelSent) -> Step:
 
 
 def _opened(turn: Turn) -> Step:
-    """The first two events of the stream, if they have not been sent."""
+    """The first two events of the stream and what was listed meanwhile, if they have not been sent."""
     if turn.phase is not Phase.WAITING:
         return turn, ()
     response = response_of(turn.response_id, body_of(turn, Ending("in_progress")), ())
     written, created = projection.lifecycle(turn.output, "response.created", response)
     written, in_progress = projection.lifecycle(written, "response.in_progress", response)
-    return replace(turn, phase=Phase.STREAMING, output=written), (Emit(created + in_progress),)
+    turn, listings = _listings_shown(replace(turn, phase=Phase.STREAMING, output=written))
+    return turn, (Emit(created + in_progress), *listings)
 
 
 def _streamed(turn: Turn, event: ModelSent) -> Step:
@@ -91,38 +190,117 @@ def _is_too_large(turn: Turn) -> bool:
 
 
 def _shown(turn: Turn, events: tuple[ModelEvent, ...]) -> Step:
-    if not events:
-        return turn, ()
-    written, stream = projection.project(turn.output, events)
-    return replace(turn, output=written), (Emit(stream),) if stream else ()
+    return _written(turn, projection.project(turn.output, events)) if events else (turn, ())
 
 
 def _model_finished(turn: Turn, finished: ModelFinished, at: int) -> Step:
-    turn = replace(turn, usage=_summed(turn.usage, finished.usage))
+    turn = replace(turn, usage=_summed(turn.usage, finished.usage), at=at)
     cut = finished.cut or _cut_by_limit(turn, finished.usage) or ("max_output_tokens" if turn.output.ends_cut else None)
-    turn, closed = _closed(turn, projection.close(turn.output, cut=cut is not None))
-    turn, more = _round_ended(turn, cut, at)
+    turn, closed = _written(turn, projection.close(turn.output, cut=cut is not None))
+    turn, more = _round_ended(turn, cut)
     return turn, closed + more
 
 
-def _round_ended(turn: Turn, cut: str | None, at: int) -> Step:
+# A round: its calls.
+
+
+def _round_ended(turn: Turn, cut: str | None) -> Step:
+    calls = turn.output.calls
     if cut is not None:
-        return _ended(turn, Ending("incomplete", cut=cut))
-    if turn.output.announced:
-        return _ended(turn, Ending("completed", completed_at=at))
+        return _ended_without(turn, calls, cut, "The answer was cut off, so this call was not run.")
+    if calls and turn.round >= turn.limits.max_rounds:
+        return _ended_without(turn, calls, "max_rounds", "This turn may not go on, so this call was not run.")
+    if calls:
+        return _calls_started(turn, calls)
+    if _has_output(turn):
+        return _ended(turn, Ending("completed", completed_at=turn.at))
     if not turn.retried and turn.round < turn.limits.max_rounds:
-        return _next_call(replace(turn, retried=True))
+        return _next_round(replace(turn, retried=True))
     return _ended(turn, Ending("failed", code="engine_empty_output", message="The model ended twice without any output."))
 
 
-def _next_call(turn: Turn) -> Step:
-    turn = replace(turn, round=turn.round + 1)
-    parts = [turn.context, *(item.rendered for item in turn.request.input)]
-    return turn, (CallModel(turn.round, b",".join(filter(None, parts))),)
+def _has_output(turn: Turn) -> bool:
+    """Whether the turn has anything to show but listings: a model that says nothing after its calls have run has answered."""
+    return any(item.body and item.type != "mcp_list_tools" for item in turn.output.items)
+
+
+def _ended_without(turn: Turn, calls: Sequence[MadeCall], cut: str, told: str) -> Step:
+    turn, closed = _answered(turn, [(call, _not_run(told)) for call in calls])
+    turn, more = _ended(turn, Ending("incomplete", cut=cut))
+    return turn, closed + more
+
+
+def _calls_started(turn: Turn, calls: tuple[MadeCall, ...]) -> Step:
+    """Starts the calls that may be run; those that may not are answered at once."""
+    runnable: list[ToolCall] = []
+    answers: list[tuple[MadeCall, ToolResult]] = []
+    for call in calls:
+        judged = _judged(turn, call)
+        if isinstance(judged, ToolResult):
+            answers.append((call, judged))
+            continue
+        runnable.append(judged)
+        turn = replace(turn, calls_made=turn.calls_made + 1)
+    turn, answered = _answered(turn, answers)
+    turn, more = _run(turn, tuple(runnable)) if runnable else _calls_ended(turn)
+    return turn, answered + more
+
+
+def _judged(turn: Turn, made: MadeCall) -> ToolCall | ToolResult:
+    """The call as it is to be run, or the answer to one that may not be."""
+    if made.tool is None:
+        return _not_run(f"There is no tool named '{made.name[:64]}' that may be called now.")
+    limit = turn.request.max_tool_calls
+    if limit is not None and turn.calls_made >= limit:
+        return _not_run(f"The limit of {limit} tool calls is reached, so this call was not run.")
+    arguments = parsed(made.arguments)
+    if arguments is None:
+        return _not_run("The arguments are not a JSON object, so this call was not run.")
+    return ToolCall(made.call_id, made.tool, arguments)
+
+
+def _not_run(told: str) -> ToolResult:
+    return ToolResult(f"Error: {told}", failed=True)
+
+
+def _run(turn: Turn, calls: tuple[ToolCall, ...]) -> Step:
+    return replace(turn, awaited=frozenset(call.call_id for call in calls)), (RunTools(calls),)
+
+
+def _tool_finished(turn: Turn, event: ToolFinished) -> Step:
+    if turn.phase is not Phase.STREAMING or event.call_id not in turn.awaited:
+        return turn, ()
+    turn = replace(turn, awaited=turn.awaited - {event.call_id})
+    turn, actions = _written(turn, projection.finish_call(turn.output, event.call_id, event.result))
+    turn, more = _calls_ended(turn) if not turn.awaited else (turn, ())
+    return turn, actions + more
+
+
+def _calls_ended(turn: Turn) -> Step:
+    """Every call of the gateway has its result. The turn goes on, unless its client is to answer something."""
+    if _client_is_asked(turn):
+        return _ended(turn, Ending("completed", completed_at=turn.at))
+    limit = turn.request.max_tool_calls
+    return _next_round(replace(turn, silenced=limit is not None and turn.calls_made >= limit))
+
+
+def _client_is_asked(turn: Turn) -> bool:
+    return any(item.opens is not None or item.type == "mcp_approval_request" for item in turn.output.items)
+
+
+def _answered(turn: Turn, answers: Sequence[tuple[MadeCall, ToolResult]]) -> Step:
+    actions: tuple[Action, ...] = ()
+    for call, result in answers:
+        turn, shown = _written(turn, projection.finish_call(turn.output, call.call_id, result))
+        actions += shown
+    return turn, actions
+
+
+# The end.
 
 
 def _failed(turn: Turn, code: str, message: str) -> Step:
-    turn, closed = _closed(turn, projection.abandon(turn.output))
+    turn, closed = _written(turn, projection.abandon(turn.output))
     turn, more = _ended(turn, Ending("failed", code=code, message=message))
     return turn, closed + more
 
@@ -135,13 +313,13 @@ def _stopped(turn: Turn, event: Stopped) -> Step:
 
 def _cancelled(turn: Turn, event: Cancelled) -> Step:
     """The client has left: nobody reads what is closed now, but it is stored. Once the turn is being saved its fate is decided."""
-    if turn.phase not in (Phase.WAITING, Phase.STREAMING):
+    if turn.phase not in _LIVE:
         return turn, ()
-    turn, _ = _closed(turn, projection.abandon(turn.output))
+    turn, _ = _written(turn, projection.abandon(turn.output))
     return _ended(turn, Ending("cancelled"))
 
 
-def _closed(turn: Turn, written: projection.Written) -> Step:
+def _written(turn: Turn, written: projection.Written) -> Step:
     output, stream = written
     return replace(turn, output=output), (Emit(stream),) if stream else ()
 
@@ -164,15 +342,17 @@ def _with_terminal_event(turn: Turn, status: str, body: bytes) -> Turn:
 
 
 def _record(turn: Turn, status: str, body: bytes) -> Record:
-    made = turn.output.items
+    items = turn.request.input + turn.output.items
+    listed = [one.server.label for one in turn.output.tools.mcp if one.server.label not in turn.unlisted]
     return Record(
         response_id=turn.response_id,
         round=turn.round,
         status=status,
-        items=turn.request.input + made,
+        items=items,
         input_count=len(turn.request.input),
-        open_call_ids=tuple(item.opens for item in made if item.opens is not None),
+        open_call_ids=tuple(item.opens for item in turn.output.items if item.opens is not None),
         body=body,
+        carried=carried.write(carried.after(turn.carried, items, listed)),
     )
 
 
@@ -204,10 +384,13 @@ def _cut_by_limit(turn: Turn, usage: Usage | None) -> str | None:
     return "max_output_tokens" if limit is not None and usage is not None and usage.output_tokens >= limit else None
 
 
+_LIVE = (Phase.WAITING, Phase.STREAMING)
 _REACTIONS: dict[type, Callable[..., Step]] = {
     Begun: _begin,
+    ToolsListed: _tools_listed,
     GracePassed: _grace_passed,
     ModelSent: _model_sent,
+    ToolFinished: _tool_finished,
     Saved: _saved,
     SaveFailed: _save_failed,
     Cancelled: _cancelled,

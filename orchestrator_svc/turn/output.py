@@ -1,53 +1,73 @@
-"""The output of a turn, as a projection: model events go in, stream events and finished items come out.
+"""The output of a turn, as a projection: model events and tool results go in, stream events and finished items come out.
 
 This file alone knows the order of stream events. Its rules (the Responses wire):
 - numbers rise by one over the whole turn, whatever the model calls were numbered like; an output index is given once and never again;
 - an item is announced with the first thing that there is to show of it, so that an empty item never shows;
-- an item is closed before the next one is announced, but not before: only then is it known whether a limit has cut it;
+- an item that the model has ended is closed before the next one is announced, but not before: only then is it known whether a limit has cut
+  it; the call of a gateway-owned tool stays open until the tool has run;
 - a part is opened before its deltas and closed after them, and the deltas joined are the text that closes it.
 
 It does no IO. While a batch of events is written a `_Pen` holds the working state; before and after there are only values.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import msgspec
 
-from orchestrator_svc.items import PREFIXES, Item, JsonObject, encode, make
+from orchestrator_svc.context.rendering import NOTHING, call_and_output
+from orchestrator_svc.items import MODEL_ONLY, PREFIXES, Item, JsonObject, encode, make, make_called, make_model_only
+from orchestrator_svc.tools.base import Citation, ListedTool, Tool, ToolCall, ToolResult
+from orchestrator_svc.tools.table import ToolTable
+from orchestrator_svc.turn import parts, shapes
 from orchestrator_svc.turn.actions import StreamEvent
+from orchestrator_svc.turn.citations import citations_in
 from orchestrator_svc.turn.events import AnnotationAdded, ItemFinished, ItemStarted, ModelEvent, PartDelta, PartKind
+from orchestrator_svc.turn.parts import Part, text_in
+from orchestrator_svc.turn.shapes import Shape
 from svckit.ids import IdBlock
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A part that has been opened; `source` is the engine's number for it, `index` ours."""
-
-    kind: PartKind
-    source: int
-    index: int
-    text: str
-    delta_head: bytes
-    logprobs: tuple[bytes, ...] = ()
-    annotations: tuple[JsonObject, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _OpenItem:
-    """An item that is not closed; without an id it is not announced yet and `held` is its blank text or its arguments so far."""
+    """An item that is not closed. Without an id it is not announced yet; `held` is what is not shown of it: blank text, or arguments.
+
+    `type` is the engine's; for a call, `name` is the engine's too, and `tool` and `shape` say what it is to the client.
+    """
 
     key: int
     type: str
     name: str = ""
     call_id: str = ""
+    tool: Tool | None = None
+    shape: Shape | None = None
+    approval_request_id: str = ""
     id: str = ""
+    order: int = -1
     index: int = -1
     held: tuple[PartDelta, ...] = ()
-    closed_parts: tuple[_Part, ...] = ()
-    part: _Part | None = None
+    closed_parts: tuple[Part, ...] = ()
+    part: Part | None = None
     final: JsonObject | None = None
+
+    @property
+    def arguments(self) -> str:
+        """The argument string of a call, as far as it has come."""
+        shown = self.part or (self.closed_parts[-1] if self.closed_parts else None)
+        if shown is not None and self.shape is not shapes.CUSTOM_CALL:
+            return shown.text
+        return "".join(delta.text for delta in self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCall:
+    """A call that the model has made and the gateway is to answer; `tool` is None when it may not be made."""
+
+    call_id: str
+    name: str
+    tool: Tool | None
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +78,21 @@ class Output:
     reasoning: str
     provider: str
     next_id: int
+    tools: ToolTable = field(default_factory=ToolTable)
+    include: frozenset[str] = frozenset()
     sequence: int = 0
     announced: int = 0
+    ordered: int = 0
     size: int = 0
     open: tuple[_OpenItem, ...] = ()
+    running: tuple[_OpenItem, ...] = ()
     closed: tuple[tuple[int, Item], ...] = ()
+    call_ids: frozenset[str] = frozenset()
+    citations: tuple[Citation, ...] = ()
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """The finished items in output order."""
+        """The finished items in order, those that only the model sees among them."""
         return tuple(item for _, item in sorted(self.closed, key=lambda pair: pair[0]))
 
     @property
@@ -74,6 +100,12 @@ class Output:
         """Whether the model says that the last of the open items is incomplete."""
         last = _in_closing_order(self.open)[-1:]
         return bool(last) and (last[0].final or {}).get("status") == "incomplete"
+
+    @property
+    def calls(self) -> tuple[MadeCall, ...]:
+        """The calls that wait for their results, in the order in which they were made."""
+        waiting = sorted(self.running, key=lambda item: item.order)
+        return tuple(MadeCall(item.call_id, item.name, item.tool, item.arguments) for item in waiting)
 
 
 Written = tuple[Output, tuple[StreamEvent, ...]]
@@ -88,17 +120,40 @@ def project(output: Output, events: Iterable[ModelEvent]) -> Written:
 
 
 def close(output: Output, *, cut: bool) -> Written:
-    """Closes every open item; with `cut` the last of them is incomplete."""
+    """Closes what the model has said; with `cut` the last item is incomplete. Calls of the gateway's tools go on to `calls`."""
     pen = _Pen(output)
     pen.close_all("incomplete" if cut else "completed")
     return pen.lifted()
 
 
 def abandon(output: Output) -> Written:
-    """Closes every item that the model has not ended as incomplete."""
+    """Closes every item that has not ended as incomplete, calls that still run among them."""
     pen = _Pen(output)
     pen.close_finished()
     pen.abandon_all()
+    for item in list(pen.running.values()):
+        pen.abandon_call(item)
+    return pen.lifted()
+
+
+def begin_call(output: Output, call: ToolCall) -> Written:
+    """Announces a call that a client has approved; its result is then awaited like any other's."""
+    pen = _Pen(output)
+    pen.begin_call(call)
+    return pen.lifted()
+
+
+def finish_call(output: Output, call_id: str, result: ToolResult) -> Written:
+    """Closes a call with its result."""
+    pen = _Pen(output)
+    pen.finish_call(pen.running[call_id], result)
+    return pen.lifted()
+
+
+def show_listing(output: Output, label: str, listed: Sequence[ListedTool], error: str | None) -> Written:
+    """Writes the listing of one MCP server, or why there is none."""
+    pen = _Pen(output)
+    pen.show_listing(label, listed, error)
     return pen.lifted()
 
 
@@ -120,19 +175,27 @@ class _Pen:
         self._output = output
         self._sequence = output.sequence
         self._announced = output.announced
+        self._ordered = output.ordered
         self._size = output.size
         self._closed = list(output.closed)
+        self._call_ids = output.call_ids
+        self._citations = output.citations
         self._events: list[StreamEvent] = []
         self.open = {item.key: item for item in output.open}
+        self.running = {item.call_id: item for item in output.running}
 
     def lifted(self) -> Written:
         output = replace(
             self._output,
             sequence=self._sequence,
             announced=self._announced,
+            ordered=self._ordered,
             size=self._size,
             open=tuple(self.open.values()),
+            running=tuple(self.running.values()),
             closed=tuple(self._closed),
+            call_ids=self._call_ids,
+            citations=self._citations,
         )
         return output, tuple(self._events)
 
@@ -146,6 +209,126 @@ class _Pen:
                 self._annotate(added)
             case ItemFinished() as finished:
                 self._finish(finished)
+
+    # What the model says.
+
+    def _start(self, started: ItemStarted) -> None:
+        item = _OpenItem(started.key, started.type)
+        self._keep(self._named(item, started.name, started.call_id) if started.type == "function_call" else item)
+
+    def _named(self, item: _OpenItem, name: str, call_id: str) -> _OpenItem:
+        """The call, now that its name is known; it is announced, unless it is shown as a whole."""
+        if not name:
+            return replace(item, call_id=item.call_id or call_id)
+        tool = self._output.tools.find(name)
+        item = replace(item, name=name, call_id=item.call_id or call_id, tool=tool, shape=shapes.shape_of(tool))
+        if item.shape is None or item.shape.whole:
+            return item
+        return self._shown_from_the_start(item)
+
+    def _deltas(self, run: list[PartDelta]) -> None:
+        first = run[0]
+        item = self.open.get(first.key) or _OpenItem(first.key, parts.ITEM_OF[first.kind])
+        if item.final is None:
+            self._keep(self._shown(item, run))
+
+    def _shown(self, item: _OpenItem, run: list[PartDelta]) -> _OpenItem:
+        """The item with these deltas; held back while there is nothing to show yet, or while its kind shows nothing of them."""
+        if item.id and (item.shape is None or item.shape.arguments):
+            return self._streamed(item, run)
+        text = "".join(delta.text for delta in run)
+        if item.type == "function_call" or not text.strip():
+            self._size += len(text)
+            return replace(item, held=_held(item.held, run, text))
+        return self._streamed(self._shown_from_the_start(item), run)
+
+    def _shown_from_the_start(self, item: _OpenItem) -> _OpenItem:
+        """The item announced, with what was held back of it."""
+        held, item = item.held, self._announce(item)
+        for delta in held:
+            self._size -= len(delta.text)
+            item = self._shown(item, [delta])
+        return item
+
+    def _streamed(self, item: _OpenItem, run: list[PartDelta]) -> _OpenItem:
+        item = self._part_opened(item, run[0])
+        part = item.part
+        assert part is not None
+        name, tail = f"{self._event_name(item, part.kind)}.delta", b"}"
+        for delta in run:
+            if part.kind is PartKind.TEXT:
+                tail = b',"logprobs":%b}' % delta.logprobs
+            data = b'%b%b,"sequence_number":%d%b' % (part.delta_head, encode(delta.text), self._sequence, tail)
+            self._events.append(StreamEvent(name, self._sequence, data))
+            self._sequence += 1
+        text = "".join(delta.text for delta in run)
+        self._size += len(text)
+        logprobs = part.logprobs + tuple(delta.logprobs for delta in run if delta.logprobs != b"[]")
+        return replace(item, part=replace(part, text=part.text + text, logprobs=logprobs))
+
+    def _annotate(self, added: AnnotationAdded) -> None:
+        item = self.open.get(added.key)
+        if item is not None and item.part is not None and item.part.kind is PartKind.TEXT:
+            self._keep(self._annotated(item, item.part, added.annotation))
+
+    def _annotated(self, item: _OpenItem, part: Part, annotation: JsonObject) -> _OpenItem:
+        place = _place(item, part) | {"annotation_index": len(part.annotations), "annotation": annotation}
+        self._event("response.output_text.annotation.added", place)
+        return replace(item, part=replace(part, annotations=(*part.annotations, annotation)))
+
+    def _finish(self, finished: ItemFinished) -> None:
+        """Shows what the engine's final item has and its deltas had not; what was shown already stays as it was shown."""
+        item = self.open.get(finished.key) or _OpenItem(finished.key, str(finished.item["type"]))
+        if item.final is not None or item.type != finished.item["type"]:
+            return
+        if item.type == "function_call" and not item.name:
+            item = self._named(item, text_in(finished.item, "name"), text_in(finished.item, "call_id"))
+        for kind, source, text, part in parts.final_parts(finished.item):
+            item = self._caught_up(item, kind, source, text)
+            if item.part is not None and _is_at(item.part, PartKind.TEXT, source):
+                item = self._all_annotated(item, part.get("annotations"))
+        self._keep(replace(item, final=finished.item))
+
+    def _caught_up(self, item: _OpenItem, kind: PartKind, source: int, text: str) -> _OpenItem:
+        if any(_is_at(part, kind, source) for part in item.closed_parts):
+            return item
+        shown = item.part.text if item.part is not None and _is_at(item.part, kind, source) else ""
+        if len(text) <= len(shown) or not text.startswith(shown):
+            return item
+        item = replace(item, held=tuple(delta for delta in item.held if (delta.kind, delta.part) != (kind, source)))
+        return self._shown(item, [PartDelta(item.key, kind, source, text[len(shown) :])])
+
+    def _all_annotated(self, item: _OpenItem, annotations: object) -> _OpenItem:
+        for annotation in annotations if isinstance(annotations, list) else ():
+            part = item.part
+            if part is not None and isinstance(annotation, dict) and annotation not in part.annotations:
+                item = self._annotated(item, part, annotation)
+        return item
+
+    # Announcing and closing.
+
+    def _announce(self, item: _OpenItem) -> _OpenItem:
+        self.close_finished()
+        return self._placed(item)
+
+    def _placed(self, item: _OpenItem) -> _OpenItem:
+        item = replace(self._ordered_now(item), index=self._announced, held=())
+        self._announced += 1
+        self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | self._opening(item)})
+        if item.shape is not None and item.shape.started:
+            self._event(item.shape.started, {"item_id": item.id, "output_index": item.index})
+        return item
+
+    def _ordered_now(self, item: _OpenItem) -> _OpenItem:
+        """The item with its place in the order of all items, its id, and a call id that no other call has."""
+        kind = (item.shape.type or MODEL_ONLY) if item.shape is not None else item.type
+        output, order = self._output, self._ordered
+        self._ordered += 1
+        call_id = item.call_id
+        if item.type == "function_call":
+            call_id = call_id if call_id and call_id not in self._call_ids else output.ids.id("call", output.next_id + order)
+            self._call_ids |= {call_id}
+        return replace(item, id=output.ids.id(PREFIXES[kind], output.next_id + order), order=order, call_id=call_id)
 
     def close_finished(self) -> None:
         self._close_each(_in_closing_order(item for item in self.open.values() if item.final is not None), "completed")
@@ -165,161 +348,148 @@ class _Pen:
 
     def _close(self, item: _OpenItem, status: str) -> None:
         del self.open[item.key]
+        if item.type == "function_call":
+            self._close_call(item, status)
+        else:
+            item = self._part_closed(item if item.id else self._placed(item))
+            self._done(item, make(item.id, _body(item, status), self._output.provider))
+
+    def _close_call(self, item: _OpenItem, status: str) -> None:
+        """A client's call is closed; the gateway's own is kept for its result, unless it was cut."""
+        shape = item.shape
+        if shape is None or (status == "incomplete" and shape in (shapes.UNDECLARED, shapes.APPROVAL_REQUEST)):
+            return
+        item = self._call_shown(item)
+        if not shape.runs:
+            self._done(item, make(item.id, self._call_body(item, status)))
+        elif status == "incomplete":
+            self.abandon_call(item)
+        else:
+            self._await_result(item)
+
+    def _call_shown(self, item: _OpenItem) -> _OpenItem:
+        """The call with all of its arguments shown, as far as its kind shows them."""
+        if item.shape is None or item.shape is shapes.UNDECLARED:
+            return self._ordered_now(item)
         if not item.id:
-            item = self._given_a_place(item)
-        if item.type == "function_call" and item.part is None:
+            item = replace(self._placed(item), held=item.held)
+        if item.shape is shapes.CUSTOM_CALL:
+            item = self._streamed(item, [PartDelta(item.key, PartKind.ARGUMENTS, 0, shapes.custom_input(item.arguments))])
+        elif item.shape is not None and item.shape.arguments and item.part is None:
             item = self._part_opened(item, PartDelta(item.key, PartKind.ARGUMENTS, 0, ""))
-        item = self._part_closed(item)
-        made = make(item.id, _body(item, status), self._output.provider)
-        self._event("response.output_item.done", {"output_index": item.index, "item": msgspec.Raw(made.shown)})
-        self._closed.append((item.index, made))
-
-    def _start(self, started: ItemStarted) -> None:
-        item = _OpenItem(started.key, started.type, started.name, started.call_id)
-        self._keep(self._announced_now(item) if item.name else item)
-
-    def _deltas(self, run: list[PartDelta]) -> None:
-        first = run[0]
-        item = self.open.get(first.key) or _OpenItem(first.key, _ITEM_OF[first.kind])
-        if item.final is not None:
-            return
-        self._keep(self._shown(item, run))
-
-    def _shown(self, item: _OpenItem, run: list[PartDelta]) -> _OpenItem:
-        """The item with these deltas; held back while there is nothing to show yet."""
-        if item.id:
-            return self._streamed(item, run)
-        text = "".join(delta.text for delta in run)
-        if item.type == "function_call" or not text.strip():
-            self._size += len(text)
-            return replace(item, held=_held(item.held, run, text))
-        return self._streamed(self._shown_from_the_start(item), run)
-
-    def _shown_from_the_start(self, item: _OpenItem) -> _OpenItem:
-        """The item announced, with what was held back of it."""
-        held, item = item.held, self._announced_now(item)
-        for delta in held:
-            self._size -= len(delta.text)
-            item = self._streamed(item, [delta])
-        return item
-
-    def _streamed(self, item: _OpenItem, run: list[PartDelta]) -> _OpenItem:
-        item = self._part_opened(item, run[0])
-        part = item.part
-        assert part is not None
-        name, tail = _names(part.kind, self._output.reasoning)[0], b"}"
-        for delta in run:
-            if part.kind is PartKind.TEXT:
-                tail = b',"logprobs":%b}' % delta.logprobs
-            data = b'%b%b,"sequence_number":%d%b' % (part.delta_head, encode(delta.text), self._sequence, tail)
-            self._events.append(StreamEvent(name, self._sequence, data))
-            self._sequence += 1
-        text = "".join(delta.text for delta in run)
-        self._size += len(text)
-        logprobs = part.logprobs + tuple(delta.logprobs for delta in run if delta.logprobs != b"[]")
-        return replace(item, part=replace(part, text=part.text + text, logprobs=logprobs))
-
-    def _annotate(self, added: AnnotationAdded) -> None:
-        item = self.open.get(added.key)
-        if item is not None and item.part is not None and item.part.kind is PartKind.TEXT:
-            self._keep(self._annotated(item, added.annotation))
-
-    def _annotated(self, item: _OpenItem, annotation: JsonObject) -> _OpenItem:
-        part = item.part
-        assert part is not None
-        place = _place(item, part) | {"annotation_index": len(part.annotations), "annotation": annotation}
-        self._event("response.output_text.annotation.added", place)
-        return replace(item, part=replace(part, annotations=(*part.annotations, annotation)))
-
-    def _finish(self, finished: ItemFinished) -> None:
-        """Shows what the engine's final item has and its deltas had not; what was shown already stays as it was shown."""
-        item = self.open.get(finished.key) or _OpenItem(finished.key, str(finished.item["type"]))
-        if item.final is not None or item.type != finished.item["type"]:
-            return
-        if item.type == "function_call" and not item.id:
-            item = self._named(item, finished.item)
-        for kind, source, part in _final_parts(finished.item):
-            item = self._caught_up(item, kind, source, part)
-        self._keep(replace(item, final=finished.item))
-
-    def _named(self, item: _OpenItem, final: JsonObject) -> _OpenItem:
-        name = item.name or _text(final, "name")
-        if not name:
-            return item
-        item = replace(item, name=name, call_id=item.call_id or _text(final, "call_id"))
-        return self._announced_now(item) if _text(final, "arguments") else self._shown_from_the_start(item)
-
-    def _caught_up(self, item: _OpenItem, kind: PartKind, source: int, final: JsonObject) -> _OpenItem:
-        if any(_is_at(part, kind, source) for part in item.closed_parts):
-            return item
-        shown = item.part.text if item.part is not None and _is_at(item.part, kind, source) else ""
-        text = _text(final, _FIELD[kind])
-        if len(text) > len(shown) and text.startswith(shown):
-            item = replace(item, held=tuple(delta for delta in item.held if (delta.kind, delta.part) != (kind, source)))
-            item = self._shown(item, [PartDelta(item.key, kind, source, text[len(shown) :])])
-        if item.part is not None and _is_at(item.part, PartKind.TEXT, source):
-            return self._all_annotated(item, final.get("annotations"), len(item.part.annotations))
-        return item
-
-    def _all_annotated(self, item: _OpenItem, annotations: object, known: int) -> _OpenItem:
-        for annotation in annotations[known:] if isinstance(annotations, list) else ():
-            if isinstance(annotation, dict):
-                item = self._annotated(item, annotation)
-        return item
-
-    def _announced_now(self, item: _OpenItem) -> _OpenItem:
-        self.close_finished()
-        return self._given_a_place(item)
-
-    def _given_a_place(self, item: _OpenItem) -> _OpenItem:
-        output = self._output
-        item = replace(
-            item,
-            id=output.ids.id(PREFIXES[item.type], output.next_id + self._announced),
-            index=self._announced,
-            call_id=self._distinct_call_id(item),
-            held=(),
-        )
-        self._announced += 1
-        self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | _opening(item)})
-        return item
-
-    def _distinct_call_id(self, item: _OpenItem) -> str:
-        if item.type != "function_call":
-            return ""
-        taken = {made.opens for _, made in self._closed} | {other.call_id for other in self.open.values() if other.id}
-        if item.call_id and item.call_id not in taken:
-            return item.call_id
-        return self._output.ids.id("call", self._output.next_id + self._announced)
+        return self._part_closed(item)
 
     def _part_opened(self, item: _OpenItem, delta: PartDelta) -> _OpenItem:
-        if item.part is not None and _is_at(item.part, delta.kind, delta.part):
+        if item.part is not None and (item.part.kind, item.part.source) == (delta.kind, delta.part):
             return item
         item = self._part_closed(item)
-        index = sum(_LIST_OF[part.kind] == _LIST_OF[delta.kind] for part in item.closed_parts)
-        part = _Part(delta.kind, delta.part, index, "", _delta_head(item, delta.kind, index, self._output.reasoning))
-        added = _PART_EVENTS[delta.kind]
+        index = sum(parts.LIST_OF[part.kind] == parts.LIST_OF[delta.kind] for part in item.closed_parts)
+        part = Part(delta.kind, delta.part, index, "", b"")
+        head = encode({"type": f"{self._event_name(item, delta.kind)}.delta"} | _place(item, part))[:-1] + b',"delta":'
+        part = replace(part, delta_head=head)
+        added = parts.PART_EVENTS[delta.kind]
         if added:
-            self._event(f"{added}.added", _place(item, part) | {"part": _part_body(part)})
+            self._event(f"{added}.added", _place(item, part) | {"part": parts.body_of(part)})
         return replace(item, part=part)
 
     def _part_closed(self, item: _OpenItem) -> _OpenItem:
-        part = item.part
-        if part is None:
+        if item.part is None:
             return item
-        done = _place(item, part) | {_FIELD[part.kind]: part.text}
+        if item.part.kind is PartKind.TEXT:
+            item = self._all_annotated(item, citations_in(item.part.text, self._citations))
+        part = item.part
+        assert part is not None
+        done = _place(item, part) | {parts.field_of(part.kind, item.shape): part.text}
         if part.kind is PartKind.TEXT:
-            done["logprobs"] = msgspec.Raw(_joined(part.logprobs))
-        if part.kind is PartKind.ARGUMENTS:
-            done["name"] = item.name
-        self._event(_names(part.kind, self._output.reasoning)[1], done)
-        added = _PART_EVENTS[part.kind]
+            done["logprobs"] = parts.logprobs_of(part)
+        if item.shape is shapes.FUNCTION_CALL and item.tool is not None:
+            done["name"] = item.tool.name
+        self._event(f"{self._event_name(item, part.kind)}.done", done)
+        added = parts.PART_EVENTS[part.kind]
         if added:
-            self._event(f"{added}.done", _place(item, part) | {"part": _part_body(part)})
+            self._event(f"{added}.done", _place(item, part) | {"part": parts.body_of(part)})
         return replace(item, part=None, closed_parts=(*item.closed_parts, part))
+
+    # Calls of the gateway's own tools.
+
+    def begin_call(self, call: ToolCall) -> None:
+        item = _OpenItem(-1, "function_call", call.tool.flat, call.call_id, call.tool, shapes.MCP_CALL, call.approval_request_id)
+        item = self._announce(item)
+        item = self._streamed(item, [PartDelta(-1, PartKind.ARGUMENTS, 0, encode(call.arguments).decode())])
+        self._await_result(self._part_closed(item))
+
+    def _await_result(self, item: _OpenItem) -> None:
+        if item.shape is not None and item.shape.running:
+            self._event(item.shape.running, {"item_id": item.id, "output_index": item.index})
+        self.running[item.call_id] = item
+
+    def finish_call(self, item: _OpenItem, result: ToolResult) -> None:
+        del self.running[item.call_id]
+        self._citations += tuple(one for one in result.citations if one not in self._citations)
+        pair = call_and_output(item.call_id, item.name, item.arguments, result.output)
+        if item.shape is None or item.shape is shapes.UNDECLARED:
+            self._closed.append((item.order, make_model_only(item.id, pair)))
+            return
+        event = item.shape.failed if result.failed else item.shape.succeeded
+        if event:
+            self._event(event, {"item_id": item.id, "output_index": item.index})
+        body = self._call_body(item, "failed" if result.failed else "completed") | self._public(item, result)
+        self._done(item, make_called(item.id, body, pair))
+
+    def abandon_call(self, item: _OpenItem) -> None:
+        """A call that was cut, or that was still running when the turn ended: the model sees nothing of it."""
+        self.running.pop(item.call_id, None)
+        if item.shape is None or item.shape is shapes.UNDECLARED:
+            return
+        body = self._call_body(item, "incomplete") | self._public(item, ToolResult("", failed=True))
+        self._done(item, make_called(item.id, body, NOTHING))
+
+    def show_listing(self, label: str, listed: Sequence[ListedTool], error: str | None) -> None:
+        item = replace(self._ordered_now(_OpenItem(-1, "mcp_list_tools")), index=self._announced)
+        self._announced += 1
+        place: JsonObject = {"item_id": item.id, "output_index": item.index}
+        body: JsonObject = {"type": "mcp_list_tools", "server_label": label, "tools": []}
+        self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | body})
+        self._event("response.mcp_list_tools.in_progress", place)
+        self._event("response.mcp_list_tools.failed" if error else "response.mcp_list_tools.completed", place)
+        body["tools"] = [_listed(tool) for tool in listed]
+        self._done(item, make(item.id, body | ({"error": error} if error else {})))
+
+    def _public(self, item: _OpenItem, result: ToolResult) -> JsonObject:
+        public = dict(result.public)
+        if item.shape is not shapes.WEB_SEARCH_CALL:
+            return public
+        query = (shapes.parsed(item.arguments) or {}).get("query")
+        action = public.get("action", {"type": "search", "query": query if isinstance(query, str) else ""})
+        if isinstance(action, dict) and "web_search_call.action.sources" not in self._output.include:
+            action = {key: value for key, value in action.items() if key != "sources"}
+        return public | {"action": action}
+
+    def _call_body(self, item: _OpenItem, status: str) -> JsonObject:
+        assert item.shape is not None
+        body = self._opening(item)
+        if "status" in body:
+            body["status"] = status
+        if item.shape is not shapes.WEB_SEARCH_CALL:
+            body[item.shape.field] = shapes.shown_arguments(item.shape, item.arguments)
+        return body | _rest(item, body)
+
+    def _opening(self, item: _OpenItem) -> JsonObject:
+        if item.shape is not None:
+            return shapes.opening(item.shape, item.tool, item.call_id, item.approval_request_id)
+        if item.type == "message":
+            return {"type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        return {"type": "reasoning", "summary": []}
+
+    def _event_name(self, item: _OpenItem, kind: PartKind) -> str:
+        return parts.event_of(kind, item.shape, self._output.reasoning)
 
     def _keep(self, item: _OpenItem) -> None:
         self.open[item.key] = item
+
+    def _done(self, item: _OpenItem, made: Item) -> None:
+        self._event("response.output_item.done", {"output_index": item.index, "item": msgspec.Raw(made.shown)})
+        self._closed.append((item.order, made))
 
     def _event(self, type: str, fields: JsonObject) -> None:
         data = encode({"type": type} | fields | {"sequence_number": self._sequence})
@@ -327,46 +497,37 @@ class _Pen:
         self._sequence += 1
 
 
-# The wire's names for the kinds of parts.
-
-_ITEM_OF = {
-    PartKind.TEXT: "message",
-    PartKind.REFUSAL: "message",
-    PartKind.REASONING: "reasoning",
-    PartKind.SUMMARY: "reasoning",
-    PartKind.ARGUMENTS: "function_call",
-}
-_LIST_OF = {
-    PartKind.TEXT: "content",
-    PartKind.REFUSAL: "content",
-    PartKind.REASONING: "content",
-    PartKind.SUMMARY: "summary",
-    PartKind.ARGUMENTS: "arguments",
-}
-_FIELD = {
-    PartKind.TEXT: "text",
-    PartKind.REFUSAL: "refusal",
-    PartKind.REASONING: "text",
-    PartKind.SUMMARY: "text",
-    PartKind.ARGUMENTS: "arguments",
-}
-_PART_EVENTS = {
-    PartKind.TEXT: "response.content_part",
-    PartKind.REFUSAL: "response.content_part",
-    PartKind.REASONING: "response.content_part",
-    PartKind.SUMMARY: "response.reasoning_summary_part",
-    PartKind.ARGUMENTS: "",
-}
-_EVENTS = {
-    PartKind.TEXT: "response.output_text",
-    PartKind.REFUSAL: "response.refusal",
-    PartKind.SUMMARY: "response.reasoning_summary_text",
-    PartKind.ARGUMENTS: "response.function_call_arguments",
-}
-_INDEX_NAMES = {"content": "content_index", "summary": "summary_index"}
+def _place(item: _OpenItem, part: Part) -> JsonObject:
+    place: JsonObject = {"item_id": item.id, "output_index": item.index}
+    name = parts.INDEX_NAME.get(parts.LIST_OF[part.kind])
+    return place | {name: part.index} if name else place
 
 
-def _is_at(part: _Part, kind: PartKind, source: int) -> bool:
+def _body(item: _OpenItem, status: str) -> JsonObject:
+    """A message or reasoning as it is closed, without its id."""
+    body: JsonObject = {"type": "reasoning", "summary": []}
+    if item.type == "message":
+        body = {"type": "message", "status": status, "role": "assistant", "content": []}
+    elif status == "incomplete":
+        body["status"] = status
+    for part in item.closed_parts:
+        found = body.setdefault(parts.LIST_OF[part.kind], [])
+        assert isinstance(found, list)
+        found.append(parts.body_of(part))
+    return body | _rest(item, body)
+
+
+def _rest(item: _OpenItem, body: JsonObject) -> JsonObject:
+    """What else the engine said of an item of its own kind is carried."""
+    if item.shape not in (None, shapes.FUNCTION_CALL):
+        return {}
+    return {key: value for key, value in (item.final or {}).items() if key not in body and key not in _OURS and value is not None}
+
+
+_OURS = ("id", "status", "content", "summary", "arguments", "call_id", "name", "namespace")
+
+
+def _is_at(part: Part, kind: PartKind, source: int) -> bool:
     return part.kind is kind and (part.source == source or kind is PartKind.ARGUMENTS)
 
 
@@ -375,75 +536,15 @@ def _held(held: tuple[PartDelta, ...], run: Sequence[PartDelta], text: str) -> t
     first, logprobs = run[0], tuple(delta.logprobs for delta in run)
     if held and (held[-1].kind, held[-1].part) == (first.kind, first.part):
         *held_before, last = held
-        return (*held_before, replace(last, text=last.text + text, logprobs=_joined((last.logprobs, *logprobs))))
-    return (*held, replace(first, text=text, logprobs=_joined(logprobs)))
+        return (*held_before, replace(last, text=last.text + text, logprobs=parts.joined((last.logprobs, *logprobs))))
+    return (*held, replace(first, text=text, logprobs=parts.joined(logprobs)))
 
 
 def _in_closing_order(items: Iterable[_OpenItem]) -> list[_OpenItem]:
     """Announced items by their index, then those that can still be announced; the rest has nothing to show."""
     items = list(items)
     announced = sorted((item for item in items if item.id), key=lambda item: item.index)
-    return announced + [item for item in items if not item.id and _is_opaque(item)]
-
-
-def _names(kind: PartKind, reasoning: str) -> tuple[str, str]:
-    base = _EVENTS.get(kind, reasoning)
-    return f"{base}.delta", f"{base}.done"
-
-
-def _place(item: _OpenItem, part: _Part) -> JsonObject:
-    place: JsonObject = {"item_id": item.id, "output_index": item.index}
-    name = _INDEX_NAMES.get(_LIST_OF[part.kind])
-    return place | {name: part.index} if name else place
-
-
-def _delta_head(item: _OpenItem, kind: PartKind, index: int, reasoning: str) -> bytes:
-    place = _place(item, _Part(kind, 0, index, "", b""))
-    return encode({"type": _names(kind, reasoning)[0]} | place)[:-1] + b',"delta":'
-
-
-def _part_body(part: _Part) -> JsonObject:
-    body: JsonObject = {"type": part.kind.value, _FIELD[part.kind]: part.text}
-    if part.kind is PartKind.TEXT:
-        body |= {"annotations": list(part.annotations), "logprobs": msgspec.Raw(_joined(part.logprobs))}
-    return body
-
-
-def _joined(lists: tuple[bytes, ...]) -> bytes:
-    """One JSON list of the elements of several."""
-    return b"[" + b",".join(filter(None, (one.strip()[1:-1].strip() for one in lists))) + b"]"
-
-
-def _opening(item: _OpenItem) -> JsonObject:
-    """The item as it is announced, without its id."""
-    if item.type == "message":
-        return {"type": "message", "status": "in_progress", "role": "assistant", "content": []}
-    if item.type == "reasoning":
-        return {"type": "reasoning", "summary": []}
-    return {"type": "function_call", "status": "in_progress", "call_id": item.call_id, "name": item.name, "arguments": ""}
-
-
-def _body(item: _OpenItem, status: str) -> JsonObject:
-    """The item as it is closed, without its id; what else the engine said of it is carried."""
-    body = _opening(item)
-    if item.type != "reasoning" or status == "incomplete":
-        body["status"] = status
-    for part in item.closed_parts:
-        if part.kind is PartKind.ARGUMENTS:
-            body["arguments"] = part.text
-        else:
-            _list_in(body, _LIST_OF[part.kind]).append(_part_body(part))
-    rest = {key: value for key, value in (item.final or {}).items() if key not in body and key not in _OURS and value is not None}
-    return body | rest
-
-
-_OURS = ("id", "status", "content", "summary")
-
-
-def _list_in(body: JsonObject, key: str) -> list[JsonObject]:
-    found = body.setdefault(key, [])
-    assert isinstance(found, list)
-    return found
+    return announced + [item for item in items if not item.id and (item.name or _is_opaque(item))]
 
 
 def _is_opaque(item: _OpenItem) -> bool:
@@ -451,20 +552,10 @@ def _is_opaque(item: _OpenItem) -> bool:
     return item.type == "reasoning" and bool((item.final or {}).get("encrypted_content"))
 
 
-def _final_parts(item: JsonObject) -> Iterable[tuple[PartKind, int, JsonObject]]:
-    if item["type"] == "function_call":
-        yield PartKind.ARGUMENTS, 0, item
-    for name in ("summary", "content"):
-        parts = item.get(name)
-        for source, part in enumerate(parts if isinstance(parts, list) else ()):
-            kind = _KINDS.get(str(part.get("type"))) if isinstance(part, dict) else None
-            if kind is not None and _ITEM_OF[kind] == item["type"] and kind is not PartKind.ARGUMENTS:
-                yield kind, source, part
-
-
-_KINDS = {kind.value: kind for kind in PartKind}
-
-
-def _text(item: JsonObject, key: str) -> str:
-    value = item.get(key)
-    return value if isinstance(value, str) else ""
+def _listed(tool: ListedTool) -> JsonObject:
+    listed: JsonObject = {"name": tool.name, "input_schema": tool.input_schema}
+    if tool.description:
+        listed["description"] = tool.description
+    if tool.annotations:
+        listed["annotations"] = tool.annotations
+    return listed

@@ -27,7 +27,7 @@ def body_of(turn: Turn, ending: Ending) -> bytes:
 
 def response_of(response_id: str, body: bytes, output: Iterable[Item]) -> bytes:
     """The whole response as JSON."""
-    return b'{"id":%b,%b,"output":[%b]}' % (encode(response_id), body[1:-1], b",".join(item.shown for item in output))
+    return b'{"id":%b,%b,"output":[%b]}' % (encode(response_id), body[1:-1], b",".join(item.shown for item in output if item.body))
 
 
 def _shown(usage: Usage) -> JsonObject:

@@ -5,15 +5,29 @@ and what it still wants stored is stored by a task of the desk's, for the consum
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from orchestrator_svc.errors import EngineError, EngineTimeout
 from orchestrator_svc.providers.base import Batches, Provider
 from orchestrator_svc.providers.faults import failed
-from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, Record, Refuse, Save, StreamEvent
-from orchestrator_svc.turn.events import Begun, Cancelled, GracePassed, ModelEvent, ModelSent, Saved, SaveFailed, Stopped, TurnEvent
+from orchestrator_svc.tools.base import ToolCall, ToolResult
+from orchestrator_svc.tools.table import McpTool
+from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, ListTools, Record, Refuse, RunTools, Save, StreamEvent
+from orchestrator_svc.turn.events import (
+    Begun,
+    Cancelled,
+    GracePassed,
+    ModelEvent,
+    ModelSent,
+    Saved,
+    SaveFailed,
+    Stopped,
+    ToolFinished,
+    ToolsListed,
+    TurnEvent,
+)
 from orchestrator_svc.turn.machine import advance
 from orchestrator_svc.turn.state import Phase, Turn
 
@@ -29,6 +43,9 @@ class Surroundings:
     """
 
     provider: Provider
+    list_tools: Callable[[McpTool], Awaitable[ToolsListed]]
+    run_tool: Callable[[Turn, ToolCall], Awaitable[ToolResult]]
+    max_parallel_calls: int
     save: Callable[[Turn, Record], asyncio.Future[Saved | SaveFailed]]
     abandoned: Callable[[Turn], None]
     ended: Callable[[Turn], None]
@@ -67,6 +84,8 @@ class _Runner:
         self._grace = asyncio.get_running_loop().time() + around.first_event_grace
         self._model: Batches | None = None
         self._first: asyncio.Task[tuple[ModelEvent, ...] | None] | None = None
+        self._tools: set[asyncio.Task[TurnEvent]] = set()
+        self._hands = asyncio.Semaphore(around.max_parallel_calls)
 
     async def batches(self) -> AsyncGenerator[StreamEvents, None]:
         event: TurnEvent = Begun()
@@ -93,7 +112,13 @@ class _Runner:
                 return await self._stored(self._around.save(self.turn, action.record))
             case CallModel():
                 await self._hang_up()
-                self._model = self._around.provider.call(self.turn.request, action.input)
+                self._model = self._around.provider.call(self.turn.request, action)
+            case ListTools():
+                await self._hang_up()
+                self._tools = {asyncio.create_task(self._listed(server)) for server in action.servers}
+            case RunTools():
+                await self._hang_up()
+                self._tools = {asyncio.create_task(self._finished(call)) for call in action.calls}
         return await self._heard()
 
     async def _heard(self) -> TurnEvent:
@@ -125,24 +150,51 @@ class _Runner:
         return stopped
 
     async def _received(self) -> TurnEvent:
+        if self._tools:
+            return await self._tool_ended()
         assert self._model is not None
         if self.turn.phase is not Phase.WAITING and self._first is None:
             return self._sent(await anext(self._model, None))
         self._first = self._first or asyncio.create_task(_next_batch(self._model))
         if self.turn.phase is Phase.WAITING:
-            left = self._grace - asyncio.get_running_loop().time()
-            await asyncio.wait({self._first}, timeout=max(left, 0.0))
+            await asyncio.wait({self._first}, timeout=self._grace_left())
             if not self._first.done():
                 return GracePassed()
         batch, self._first = await self._first, None
         return self._sent(batch)
+
+    async def _tool_ended(self) -> TurnEvent:
+        """The next of the listings or calls that run to end."""
+        waits = self._grace_left() if self.turn.phase is Phase.WAITING else None
+        ended, _ = await asyncio.wait(self._tools, timeout=waits, return_when=asyncio.FIRST_COMPLETED)
+        if not ended:
+            return GracePassed()
+        task: asyncio.Task[TurnEvent] = ended.pop()
+        self._tools.discard(task)
+        return task.result()
+
+    async def _listed(self, server: McpTool) -> TurnEvent:
+        async with self._hands:
+            return await self._around.list_tools(server)
+
+    async def _finished(self, call: ToolCall) -> TurnEvent:
+        async with self._hands:
+            return ToolFinished(call.call_id, await self._around.run_tool(self.turn, call))
+
+    def _grace_left(self) -> float:
+        return max(self._grace - asyncio.get_running_loop().time(), 0.0)
 
     def _sent(self, batch: tuple[ModelEvent, ...] | None) -> ModelSent:
         """A provider ends every call with an event of its own; should it not, the call has failed."""
         return ModelSent((failed(EngineError()),) if batch is None else batch, self._around.clock())
 
     async def _hang_up(self) -> None:
-        """Ends the model call, and with it the connection to the engine."""
+        """Ends the model call, and with it the connection to the engine, and the tools that still run."""
+        tools, self._tools = self._tools, set()
+        for task in tools:
+            task.cancel()
+        if tools:
+            await asyncio.wait(tools)
         first, self._first = self._first, None
         if first is not None:
             first.cancel()

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from orchestrator_svc.context.approvals import Approved
+from orchestrator_svc.context.carried import NOTHING_CARRIED, Carried
 from orchestrator_svc.request import TurnRequest
 from orchestrator_svc.turn.actions import StreamEvent
-from orchestrator_svc.turn.events import Usage
+from orchestrator_svc.turn.events import ToolsListed, Usage
 from orchestrator_svc.turn.output import Output
 
 
@@ -40,7 +42,12 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn. `context` is the rendered history, as elements of a JSON array; `created_at` is in seconds since 1970."""
+    """One turn. `context` is the rendered history, as elements of a JSON array; `created_at` is in seconds since 1970.
+
+    `carried` is what the parent handed on, `approved` the calls that this turn's input approves. `unlisted` are the labels of MCP servers
+    that have not answered yet, `listings` their answers that are not shown yet, `awaited` the call ids of tools that run. `calls_made`
+    counts calls of gateway-owned tools; once `silenced` the model may make no more. `at` is when the model last ended (seconds since 1970).
+    """
 
     response_id: str
     request: TurnRequest
@@ -52,5 +59,13 @@ class Turn:
     round: int = 0
     retried: bool = False
     usage: Usage | None = None
+    carried: Carried = NOTHING_CARRIED
+    approved: tuple[Approved, ...] = ()
+    unlisted: frozenset[str] = frozenset()
+    listings: tuple[ToolsListed, ...] = ()
+    awaited: frozenset[str] = frozenset()
+    calls_made: int = 0
+    at: int | None = None
+    silenced: bool = False
     ending: Ending | None = None
     pending: StreamEvent | None = None

@@ -9,7 +9,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator_svc.items import JsonObject, make, read_input
+from orchestrator_svc.input_items import read_input
+from orchestrator_svc.items import JsonObject, make
 from orchestrator_svc.providers.responses import Translator
 from orchestrator_svc.providers.sse import Parser
 from orchestrator_svc.turn.events import (

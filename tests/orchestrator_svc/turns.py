@@ -6,8 +6,10 @@ from itertools import count
 
 import msgspec
 
+from orchestrator_svc.context.pipeline import Draft, assembled
 from orchestrator_svc.items import JsonObject
-from orchestrator_svc.request import Asked, TurnRequest, read_request
+from orchestrator_svc.request import Asked, ToolKinds, TurnRequest, read_request
+from orchestrator_svc.tools import web_search
 from orchestrator_svc.turn.actions import Action, Emit, Record, Save, StreamEvent
 from orchestrator_svc.turn.events import ModelEvent, ModelSent, TurnEvent
 from orchestrator_svc.turn.machine import advance
@@ -19,6 +21,7 @@ NOW = 1_790_000_000
 BLOCK = IdBlock(0, 0)
 HELLO: JsonObject = {"type": "message", "role": "user", "content": "hello"}
 WEATHER: JsonObject = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+SPECS = dict.fromkeys(web_search.SPEC.kinds, web_search.SPEC)
 LIMITS = Limits(max_rounds=10, max_output_chars=1000, max_output_items=10)
 
 
@@ -31,13 +34,14 @@ def asked(*input: JsonObject, previous_response_id: str | None = None, store: bo
 def request(*input: JsonObject, **given: object) -> TurnRequest:
     """A request, read; its items without ids get the first ids of BLOCK."""
     numbers = count(1)
-    return read_request(asked(*input, **given), lambda prefix: BLOCK.id(prefix, next(numbers)))  # type: ignore[arg-type]
+    read = read_request(asked(*input, **given), ToolKinds(SPECS), lambda prefix: BLOCK.id(prefix, next(numbers)))  # type: ignore[arg-type]
+    return assembled(Draft(read, SPECS)).request
 
 
 def turn(asked_for: TurnRequest | None = None, *, context: bytes = b"", limits: Limits = LIMITS) -> Turn:
     """A turn that has not begun."""
     asked_for = asked_for or request(HELLO, tools=[WEATHER])
-    output = Output(BLOCK, "response.reasoning_text", "engine", next_id=1 + len(asked_for.input))
+    output = Output(BLOCK, "response.reasoning_text", "engine", next_id=1 + len(asked_for.input), tools=asked_for.tools)
     return Turn(BLOCK.id("resp"), asked_for, context, NOW, limits, output)
 
 

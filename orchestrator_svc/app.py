@@ -10,6 +10,7 @@ from orchestrator_svc.history import History
 from orchestrator_svc.providers.registry import open_provider
 from orchestrator_svc.servicer import Orchestrator as Servicer
 from orchestrator_svc.settings import Settings
+from orchestrator_svc.tools.registry import open_toolbox
 from orchestrator_svc.turn.desk import Desk
 from svckit.grpc_client import Caller, open_channel
 from svckit.grpc_server import Services, add_health, open_server
@@ -39,7 +40,8 @@ async def open_orchestrator(settings: Settings, history: grpc.aio.Channel | None
         provider = await stack.enter_async_context(open_provider(settings.engine, settings.orchestrator))
         channel = history if history is not None else await stack.enter_async_context(_history_channel(settings))
         store = History(channel, Caller(settings.grpc), settings.orchestrator)
-        desk = await stack.enter_async_context(Desk(provider, store, settings.orchestrator))
+        toolbox = await stack.enter_async_context(open_toolbox(settings))
+        desk = await stack.enter_async_context(Desk(provider, store, toolbox, settings.orchestrator))
         services = Services(settings.grpc, log_fields=("owner",))
         services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, provider))
         add_health(services, {SERVICE: provider.answers})

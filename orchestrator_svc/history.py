@@ -5,11 +5,15 @@ tried again is decided here, once: the same id and content change nothing, so it
 """
 
 import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
 from prometheus_client import Histogram
 
+from orchestrator_svc.context import carried
+from orchestrator_svc.context.carried import Carried
 from orchestrator_svc.errors import HistoryUnavailable, PreviousResponseNotFound
 from orchestrator_svc.items import Item
 from orchestrator_svc.settings import OrchestratorSettings
@@ -51,6 +55,7 @@ class Head:
     open_call_ids: tuple[str, ...]
     checkpoint: tuple[Span, ...]
     tree_full: bool
+    carried: Carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,14 @@ class Continued:
     other_tree: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Whether a call may be run; if not, its outcome, or None when nobody knows it."""
+
+    granted: bool
+    outcome: bytes | None = None
+
+
 class History:
     """Loads and saves for one owner of turns."""
 
@@ -85,14 +98,39 @@ class History:
         """What a continuation of `response_id` starts from. Raises PreviousResponseNotFound, HistoryUnavailable, RemoteError."""
         request = history_pb2.LoadContextRequest(owner=owner, response_id=response_id)
         try:
-            with LOAD_SECONDS.time():
+            with LOAD_SECONDS.time(), _named():
                 return await self._loaded(request)
         except RemoteError as error:
             if error.reason == "previous_response_not_found":
                 raise PreviousResponseNotFound(response_id=response_id) from error
-            if error.status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise HistoryUnavailable from error
             raise
+
+    async def find(self, owner: str, item_ids: Sequence[str]) -> dict[str, Item]:
+        """The stored items among these ids. Raises HistoryUnavailable, RemoteError."""
+        request = history_pb2.FindItemsRequest(owner=owner, item_ids=item_ids)
+        found: dict[str, Item] = {}
+        with _named():
+            deadline = self._settings.load_timeout_seconds
+            async with self._caller.stream(self._stub.FindItems, request, deadline=deadline, idempotent=True) as replies:
+                async for reply in replies:
+                    found |= {item.item.id: _found_item(item) for item in reply.items}
+        return found
+
+    async def claim(self, owner: str, claim_id: str, response_id: str) -> Claim:
+        """Claims a call that may run once, before it is run. Raises HistoryUnavailable, RemoteError."""
+        request = history_pb2.ClaimCallRequest(owner=owner, claim_id=claim_id, response_id=response_id)
+        with _named():
+            deadline = self._settings.load_timeout_seconds
+            reply = await self._caller.unary(self._stub.ClaimCall, request, deadline=deadline, idempotent=True)
+        return Claim(reply.granted, reply.outcome if reply.settled else None)
+
+    async def settle(self, owner: str, claim_id: str, response_id: str, outcome: bytes) -> None:
+        """Records what became of a claimed call. A record that fails leaves the outcome unknown: it is logged, not raised."""
+        request = history_pb2.SettleClaimRequest(owner=owner, claim_id=claim_id, response_id=response_id, outcome=outcome)
+        try:
+            await self._caller.unary(self._stub.SettleClaim, request, deadline=self._settings.commit_timeout_seconds, idempotent=True)
+        except RemoteError as error:
+            log.error("the outcome of a call was not recorded", claim_id=claim_id, reason=error.reason)
 
     async def save(self, owner: str, model: str, created_at: int, continued: Continued, record: Record, at: int) -> Saved | SaveFailed:
         """Saves a turn; the answer says whether it is stored for certain."""
@@ -121,6 +159,22 @@ class History:
         return Context(head, tuple(prompts))
 
 
+@contextmanager
+def _named() -> Iterator[None]:
+    """A service that is not there has one name, whichever way it is not there."""
+    try:
+        yield
+    except RemoteError as error:
+        if error.status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            raise HistoryUnavailable from error
+        raise
+
+
+def _found_item(found: history_pb2.NewItem) -> Item:
+    prompt = found.prompt if found.HasField("prompt") else None
+    return Item(found.item.id, found.item.type, found.item.body, prompt, found.tokens, origin=found.origin)
+
+
 def _head(response_id: str, head: history_pb2.ContextHead) -> Head:
     return Head(
         response_id=response_id,
@@ -129,6 +183,7 @@ def _head(response_id: str, head: history_pb2.ContextHead) -> Head:
         open_call_ids=tuple(head.open_call_ids),
         checkpoint=tuple(head.checkpoint),
         tree_full=head.tree_full,
+        carried=carried.read(head.carried),
     )
 
 
@@ -152,6 +207,7 @@ def _commit_request(
         body=record.body,
         created_at=created_at,
         completed_at=at,
+        carried=record.carried,
     )
 
 

@@ -41,6 +41,11 @@ class OrchestratorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     max_context_bytes: int = 32 * 1024 * 1024
     max_output_chars: int = 4 * 1024 * 1024
     max_output_items: int = 1000
+    max_parallel_calls: int = 8
+    max_running_calls: int = 64
+    tool_timeout_seconds: float = 60.0
+    list_timeout_seconds: float = 30.0
+    max_tool_output_bytes: int = 256 * 1024
     reasoning_events: str = "response.reasoning_text"
 
 

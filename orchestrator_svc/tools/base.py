@@ -92,6 +92,13 @@ class Handler(Protocol):
         """The result of one call. Raises ToolFailed; whatever else it raises is masked and logged."""
 
 
+class Lister(Protocol):
+    """Lists the tools of MCP servers."""
+
+    async def tools(self, server: McpServer) -> tuple[ListedTool, ...]:
+        """All tools of one server. Raises ToolFailed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """What a turn must know of a gateway-owned tool before anything runs (pure).

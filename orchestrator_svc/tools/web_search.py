@@ -136,9 +136,7 @@ def problem_of(action: Action, options: Options) -> str:
 
 def found(action: Action, hits: Sequence[Hit], max_snippet_chars: int) -> ToolResult:
     """The result of a search: numbered hits for the model, sources for the client."""
-    entries = [
-        f"[{n}] {_short(hit.title, _MAX_TITLE_CHARS)}\n{hit.url}\n{_short(hit.snippet, max_snippet_chars)}" for n, hit in enumerate(hits, 1)
-    ]
+    entries = [_entry(number, hit, max_snippet_chars) for number, hit in enumerate(hits, 1)]
     heading = f"Results of a web search for: {action.value}"
     sources = [{"type": "url", "url": hit.url} for hit in hits]
     return ToolResult(
@@ -157,6 +155,11 @@ def opened(action: Action, page: Page, max_bytes: int) -> ToolResult:
         public={"action": action.public},
         citations=(Citation(page.url, page.title or page.url),),
     )
+
+
+def _entry(number: int, hit: Hit, max_snippet_chars: int) -> str:
+    lines = (f"[{number}] {_short(hit.title, _MAX_TITLE_CHARS)}", hit.url, _short(hit.snippet, max_snippet_chars))
+    return "\n".join(filter(None, lines))
 
 
 def _short(text: str, max_chars: int) -> str:

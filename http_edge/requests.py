@@ -5,6 +5,7 @@ means is the orchestrator's business.
 """
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
@@ -18,9 +19,9 @@ from turnkeep.orchestrator.v1.orchestrator_pb2 import CreateResponseRequest
 
 STATEFUL = ("previous_response_id", "conversation", "context_management", "background")
 UNSUPPORTED = ("background", "conversation", "context_management", "prompt")
-TOOL_TYPES = ("function",)
-TOOL_CHOICES = ("none", "auto", "required")
-TOOL_CHOICE_TYPES = ("function",)
+# What an engine takes as it is; every other kind of tool or item is for the gateway to translate, run or resolve.
+PLAIN_TOOLS = frozenset({"function"})
+PLAIN_ITEMS = frozenset({None, "message", "reasoning", "function_call", "function_call_output"})
 
 Fields = dict[str, Raw]
 T = TypeVar("T")
@@ -91,6 +92,12 @@ class Typed(Struct, frozen=True):
     type: str
 
 
+class PerhapsTyped(Struct, frozen=True):
+    """An input item; a message may do without a type."""
+
+    type: str | None = None
+
+
 class Known(Struct, frozen=True):
     """The fields that the edge checks; null is the same as absent."""
 
@@ -103,7 +110,7 @@ class Known(Struct, frozen=True):
     include: list[Includable] | None = None
     metadata: Metadata | None = None
     tools: list[Typed] | None = None
-    tool_choice: str | Typed | None = None
+    tool_choice: Literal["none", "auto", "required"] | Typed | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     max_output_tokens: Annotated[int, Meta(ge=16)] | None = None
@@ -147,14 +154,15 @@ def is_stateless(fields: Fields) -> bool:
     return (
         bytes(fields.get("store", b"")) == b"false"
         and all(_is_nothing(fields, name) for name in STATEFUL)
-        and _only_functions(fields.get("tools"))
+        and (_is_nothing(fields, "tools") or _only_of(PLAIN_TOOLS, fields["tools"]))
+        and (_is_text(fields) or _only_of(PLAIN_ITEMS, fields["input"]))
     )
 
 
 def read_turn(fields: Fields, owner: str) -> AskedTurn:
     """A stateful request in checked form. Raises InvalidRequest, Unsupported and PreviousResponseNotFound, all with `param`."""
     known = _convert(msgspec.json.encode({name: raw for name, raw in fields.items() if name != "input"}), Known)
-    _refuse_unsupported(fields, known)
+    _refuse_unsupported(fields)
     _check_previous(known.previous_response_id)
     if known.model is None:
         raise InvalidRequest("Missing required parameter: 'model'.", param="model")
@@ -178,28 +186,22 @@ def _is_nothing(fields: Fields, name: str) -> bool:
     return bytes(fields.get(name, b"null")) in _NOTHING
 
 
-def _only_functions(tools: Raw | None) -> bool:
+def _is_text(fields: Fields) -> bool:
+    return bytes(fields.get("input", b'""')).startswith(b'"')
+
+
+def _only_of(types: Set[str | None], given: Raw) -> bool:
+    """Whether this is a list of objects with none but these types."""
     try:
-        return all(tool.type == "function" for tool in msgspec.json.decode(tools or b"null", type=list[Typed] | None) or ())
+        return all(one.type in types for one in msgspec.json.decode(given, type=list[PerhapsTyped]))
     except msgspec.ValidationError:
         return False
 
 
-def _refuse_unsupported(fields: Fields, known: Known) -> None:
+def _refuse_unsupported(fields: Fields) -> None:
     for name in UNSUPPORTED:
         if not _is_nothing(fields, name):
             raise Unsupported(what=f"The parameter '{name}'", param=name)
-    for position, tool in enumerate(known.tools or ()):
-        if tool.type not in TOOL_TYPES:
-            raise Unsupported(what=f"A tool of type '{printable(tool.type)}'", param=f"tools[{position}].type")
-    _check_tool_choice(known.tool_choice)
-
-
-def _check_tool_choice(choice: str | Typed | None) -> None:
-    if isinstance(choice, Typed) and choice.type not in TOOL_CHOICE_TYPES:
-        raise Unsupported(what=f"A tool choice of type '{printable(choice.type)}'", param="tool_choice.type")
-    if isinstance(choice, str) and choice not in TOOL_CHOICES:
-        raise InvalidRequest(f"Supported values are {', '.join(map(repr, TOOL_CHOICES))}, or an object.", param="tool_choice")
 
 
 def _check_previous(response_id: str | None) -> None:

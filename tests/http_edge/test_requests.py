@@ -79,9 +79,6 @@ UNSUPPORTED = [
     ({"conversation": {"id": "conv_1"}}, "conversation"),
     ({"context_management": [{"type": "compaction"}]}, "context_management"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-    ({"tools": [TOOL, {"type": "web_search"}]}, "tools[1].type"),
-    ({"tools": [{"type": "custom", "name": "c"}]}, "tools[0].type"),
-    ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.type"),
 ]
 
 
@@ -207,6 +204,7 @@ STATELESS = [
     {"store": False, "tools": [TOOL], "temperature": 99, "unknown": 1},
     {"store": False, "tools": None, "background": None},
     {"store": False, "tools": [], "model": None},
+    {"store": False, "input": [{"role": "user", "content": "hi"}, {"type": "reasoning", "summary": [], "encrypted_content": "x"}]},
 ]
 STATEFUL = [
     {},
@@ -221,6 +219,9 @@ STATEFUL = [
     {"store": False, "tools": [TOOL, {"type": "web_search"}]},
     {"store": False, "tools": [{}]},
     {"store": False, "tools": "f"},
+    {"store": False, "input": [{"type": "additional_tools", "role": "developer", "tools": []}]},
+    {"store": False, "input": [{"type": "custom_tool_call_output", "call_id": "c", "output": ""}]},
+    {"store": False, "input": [7]},
 ]
 
 

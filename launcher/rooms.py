@@ -3,6 +3,7 @@
 What a room does is its own business; which rooms a process has is the caller's.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from http_edge.app import open_edge
 from http_edge.settings import Settings as EdgeSettings
 from orchestrator_svc.app import open_orchestrator
 from orchestrator_svc.settings import Settings as OrchestratorSettings
+from orchestrator_svc.turn.desk import Desk
 from svckit.grpc_server import Services
 from svckit.local_channel import LocalChannel
 from svckit.settings import Sections, check_sections, load
@@ -69,6 +71,7 @@ async def open_rooms(names: frozenset[str], settings: RoomSettings) -> AsyncIter
     """Opens the named rooms, the edge last; leaving closes the edge first."""
     addresses: dict[str, str] = {}
     history = orchestrator = None
+    endings: set[asyncio.Task[None]] = set()
     async with AsyncExitStack() as stack:
         if "edge" not in names:
             await _open_metrics(stack, names, settings)
@@ -83,7 +86,14 @@ async def open_rooms(names: frozenset[str], settings: RoomSettings) -> AsyncIter
         if "edge" in names:
             edge = await stack.enter_async_context(open_edge(settings.edge, history, orchestrator))
             addresses["edge"] = edge.url
+            if "orchestrator" in names:
+                stack.callback(_start_draining, running.desk, endings)
         yield Opened(addresses)
+
+
+def _start_draining(desk: Desk, endings: set[asyncio.Task[None]]) -> None:
+    """Turns are told to end while the edge still carries their last events; it would only see them cancelled otherwise."""
+    endings.add(asyncio.create_task(desk.drain()))
 
 
 def _local_channel(stack: AsyncExitStack, services: Services, grace: float) -> LocalChannel:

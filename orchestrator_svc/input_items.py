@@ -186,6 +186,8 @@ def _read_approval_response(given: JsonObject, path: str) -> JsonObject:
     approve = given.get("approve")
     if not isinstance(approve, bool):
         raise InvalidRequest("approve is true or false.", param=f"{path}.approve")
+    if given.get("reason") is not None:
+        _string(given, "reason", path)
     request_id = _string(given, "approval_request_id", path)
     body: JsonObject = {"type": "mcp_approval_response", "approval_request_id": request_id, "approve": approve}
     return body | _rest(given, body)

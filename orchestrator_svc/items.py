@@ -104,7 +104,7 @@ def _prompt(rendering: Rendering) -> bytes:
 
 
 def _list(value: object) -> list[JsonObject]:
-    return value if isinstance(value, list) else []
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
 
 
 def _estimated(body: JsonObject) -> int:

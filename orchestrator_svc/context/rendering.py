@@ -141,4 +141,4 @@ _RENDERERS: dict[str, Callable[[JsonObject], Rendering]] = {
 
 
 def _list(value: object) -> Parts:
-    return value if isinstance(value, list) else []
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []

@@ -380,7 +380,7 @@ class _Pen:
         return self._part_closed(item)
 
     def _part_opened(self, item: _OpenItem, delta: PartDelta) -> _OpenItem:
-        if item.part is not None and (item.part.kind, item.part.source) == (delta.kind, delta.part):
+        if item.part is not None and _is_at(item.part, delta.kind, delta.part):
             return item
         item = self._part_closed(item)
         index = sum(parts.LIST_OF[part.kind] == parts.LIST_OF[delta.kind] for part in item.closed_parts)

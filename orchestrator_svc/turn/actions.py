@@ -1,14 +1,13 @@
 """What a turn wants done. `machine` asks for it, `runner` does it."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from orchestrator_svc.items import Item, JsonObject
 from orchestrator_svc.tools.base import ToolCall
 from orchestrator_svc.tools.table import McpTool
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
+class StreamEvent(Struct, frozen=True):
     """One stream event of the Responses API, `data` being its JSON."""
 
     type: str
@@ -16,8 +15,7 @@ class StreamEvent:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """What is stored of a turn."""
 
     response_id: str
@@ -30,8 +28,7 @@ class Record:
     carried: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel:
+class CallModel(Struct, frozen=True):
     """Start a model call. `input` is the elements of a JSON array, `tools` are declarations, `choice` is the engine's tool_choice."""
 
     round: int
@@ -40,43 +37,37 @@ class CallModel:
     choice: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class ListTools:
+class ListTools(Struct, frozen=True):
     """Ask these MCP servers for their tools; each answer is a ToolsListed."""
 
     servers: tuple[McpTool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunTools:
+class RunTools(Struct, frozen=True):
     """Run these calls side by side; each result is a ToolFinished."""
 
     calls: tuple[ToolCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(Struct, frozen=True):
     """Hand these events to the client."""
 
     events: tuple[StreamEvent, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Struct, frozen=True):
     """Store the turn; ends in Saved or SaveFailed. The model call, if one runs, is over."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """End the turn with an error instead of a stream. Nothing has been sent and nothing is stored."""
 
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """The turn is over."""
 
 

@@ -4,8 +4,9 @@
 `part` is the number of a content part or summary part within its item.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.tools.base import ListedTool, ToolResult
@@ -22,8 +23,7 @@ class PartKind(Enum):
     ARGUMENTS = "arguments"
 
 
-@dataclass(frozen=True, slots=True)
-class ItemStarted:
+class ItemStarted(Struct, frozen=True):
     """The model begins an item; `type` is message, reasoning or function_call."""
 
     key: int
@@ -32,8 +32,7 @@ class ItemStarted:
     call_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PartDelta:
+class PartDelta(Struct, frozen=True):
     """More text of one part; `logprobs` is the JSON list that belongs to it."""
 
     key: int
@@ -43,8 +42,7 @@ class PartDelta:
     logprobs: bytes = b"[]"
 
 
-@dataclass(frozen=True, slots=True)
-class AnnotationAdded:
+class AnnotationAdded(Struct, frozen=True):
     """A citation within a text part."""
 
     key: int
@@ -52,16 +50,14 @@ class AnnotationAdded:
     annotation: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
-class ItemFinished:
+class ItemFinished(Struct, frozen=True):
     """The model has ended an item; `item` is the engine's own final version of it."""
 
     key: int
     item: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Tokens, summed over the model calls of a turn."""
 
     input_tokens: int = 0
@@ -78,16 +74,14 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFinished:
+class ModelFinished(Struct, frozen=True):
     """The model call ended as it should; `cut` says why it was cut short (max_output_tokens, content_filter) or is None."""
 
     cut: str | None
     usage: Usage | None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFailed:
+class ModelFailed(Struct, frozen=True):
     """The model call failed. `code` and `message` are for the client; `refusal` is the error to refuse the whole request with, should
     nothing have been sent yet."""
 
@@ -99,26 +93,22 @@ class ModelFailed:
 ModelEvent = ItemStarted | PartDelta | AnnotationAdded | ItemFinished | ModelFinished | ModelFailed
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(Struct, frozen=True):
     """The turn starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class GracePassed:
+class GracePassed(Struct, frozen=True):
     """The engine has not answered within the grace; the client now gets its first bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSent:
+class ModelSent(Struct, frozen=True):
     """The engine answered: what one network read held, perhaps nothing that matters. `at` is now, in seconds since 1970."""
 
     events: tuple[ModelEvent, ...]
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class ToolsListed:
+class ToolsListed(Struct, frozen=True):
     """An MCP server has listed its tools, or could not; `error` says why."""
 
     server: McpTool
@@ -126,34 +116,29 @@ class ToolsListed:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFinished:
+class ToolFinished(Struct, frozen=True):
     """A call of a gateway-owned tool has its result."""
 
     call_id: str
     result: ToolResult
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """The turn is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveFailed:
+class SaveFailed(Struct, frozen=True):
     """The turn is not stored, or nobody knows whether it is."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """The client has left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """The turn may not go on: the service shuts down, or the turn's deadline has passed."""
 
     code: str

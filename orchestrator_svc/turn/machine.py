@@ -10,7 +10,8 @@ if the model made none, or some that its client must answer.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from orchestrator_svc.context import carried
 from orchestrator_svc.context.approvals import Approved, call_id_of

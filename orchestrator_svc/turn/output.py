@@ -11,10 +11,11 @@ It does no IO. While a batch of events is written a `_Pen` holds the working sta
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from orchestrator_svc.context.rendering import NOTHING, call_and_output
 from orchestrator_svc.items import MODEL_ONLY, PREFIXES, Item, JsonObject, encode, make, make_called, make_model_only
@@ -29,8 +30,7 @@ from orchestrator_svc.turn.shapes import Shape
 from svckit.ids import IdBlock
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenItem:
+class _OpenItem(Struct, frozen=True):
     """An item that is not closed. Without an id it is not announced yet; `held` is what is not shown of it: blank text, or arguments.
 
     `type` is the engine's; for a call, `name` is the engine's too, and `tool` and `shape` say what it is to the client.
@@ -60,8 +60,7 @@ class _OpenItem:
         return "".join(delta.text for delta in self.held)
 
 
-@dataclass(frozen=True, slots=True)
-class MadeCall:
+class MadeCall(Struct, frozen=True):
     """A call that the model has made and the gateway is to answer; `tool` is None when it may not be made."""
 
     call_id: str
@@ -70,8 +69,7 @@ class MadeCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """All that a turn has sent so far. `reasoning` is the event name of raw reasoning, `provider` who made the items."""
 
     ids: IdBlock

@@ -4,17 +4,15 @@ A message streams text or refusals, reasoning streams raw text or summaries, a c
 arguments have depends on how the call is shown (`shapes`).
 """
 
-from dataclasses import dataclass
-
 import msgspec
+from msgspec import Struct
 
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.turn.events import PartKind
 from orchestrator_svc.turn.shapes import Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part that has been opened; `source` is the engine's number for it, `index` ours, `delta_head` the start of each of its deltas."""
 
     kind: PartKind

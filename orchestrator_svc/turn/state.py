@@ -1,7 +1,8 @@
 """The turn as a value: what was asked for, what it continues from, and how far it has come."""
 
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from orchestrator_svc.context.approvals import Approved
 from orchestrator_svc.context.carried import NOTHING_CARRIED, Carried
@@ -20,8 +21,7 @@ class Phase(Enum):
     OVER = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The bounds of one turn."""
 
     max_rounds: int
@@ -29,8 +29,7 @@ class Limits:
     max_output_items: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How a turn ends: its status, and what explains it. `completed_at` only for `completed`, seconds since 1970."""
 
     status: str
@@ -40,8 +39,7 @@ class Ending:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One turn. `context` is the rendered history, as elements of a JSON array; `created_at` is in seconds since 1970.
 
     `carried` is what the parent handed on, `approved` the calls that this turn's input approves. `unlisted` are the labels of MCP servers

@@ -127,6 +127,13 @@ class MethodMissing(ServiceError):
     reason = "unimplemented"
 
 
+class CallerLeft(ServiceError):
+    """The caller has left."""
+
+    code = grpc.StatusCode.CANCELLED
+    reason = "caller_left"
+
+
 class _Guard:
     """Stands around one method: admits, binds the trace, translates what is raised, measures."""
 
@@ -179,6 +186,9 @@ class _Guard:
             return status_of(error)
         if isinstance(error, NotImplementedError):
             return status_of(MethodMissing(method=self._path))
+        if isinstance(error, grpc.aio.InternalError):
+            # gRPC says so when a message can no longer be written; the cancellation is on its way
+            return status_of(CallerLeft())
         error_id = f"err_{secrets.token_hex(8)}"
         log.error("a handler failed", method=self._path, error_id=error_id, exc_info=error)
         return status_of(InternalError(error_id=error_id))

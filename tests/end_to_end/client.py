@@ -1,4 +1,4 @@
-"""A client of the Responses API that believes nothing: every stream, response, list and error that it gets is checked before a test sees it.
+"""A client of the Responses API that believes nothing: every stream, response, list and error is checked before a test sees it.
 
 What is stored is compared with what was answered: GET of a stored response equals its terminal response.
 """

@@ -255,7 +255,7 @@ def _script_of(turn: int) -> Script:
 
 
 def _texts_of(turn: int) -> list[str]:
-    return ['{"turn": %d}' % turn] if turn % 3 == 1 else [f"answer {turn}"]
+    return [f'{{"turn": {turn}}}'] if turn % 3 == 1 else [f"answer {turn}"]
 
 
 def _ids(response: Json) -> list[str]:

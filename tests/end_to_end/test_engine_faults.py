@@ -1,4 +1,4 @@
-"""Engine failures: before the first byte an HTTP error, after it a stream that is ended properly; stored as what it was, and never completed."""
+"""Engine failures: before the first byte an HTTP error, after it a stream that is ended properly, stored as what it was."""
 
 import asyncio
 from typing import cast

@@ -153,7 +153,7 @@ async def test_a_stream_that_breaks_is_seen_to_break(ada: Client, engine: FakeEn
     """B032: the client's connection breaks too; no end is made up."""
     engine.play(text("one two three four").cut(events=5, ending="reset"))
     async with ada.streaming("hi", store=False) as answer:
-        with pytest.raises(Exception, match="(?i)payload|closed|disconnected"):
+        with pytest.raises(Exception, match=r"(?i)payload|closed|disconnected"):
             await answer.read()
 
 

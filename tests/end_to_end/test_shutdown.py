@@ -30,6 +30,8 @@ async def test_a_turn_that_outlives_the_drain_fails_aloud_and_is_stored_as_faile
         response = check_stream(read_sse(begun + await answer.read()).events)
         assert (response["status"], response["error"]["code"]) == ("failed", "server_shutdown")
 
-        async with open_rooms(frozenset(ROOMS), settings(database, engine)) as opened:
-            async with http.get(f"{opened.addresses['edge']}/v1/responses/{response['id']}") as stored:
-                assert await stored.json() == response
+        async with (
+            open_rooms(frozenset(ROOMS), settings(database, engine)) as opened,
+            http.get(f"{opened.addresses['edge']}/v1/responses/{response['id']}") as stored,
+        ):
+            assert await stored.json() == response

@@ -21,11 +21,12 @@ _MAX_ATTEMPTS = 4
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """For `httpx2.AsyncClient`. Raises OutboundRefused where the client would connect; a server's cookies do not get through."""
 
-    def __init__(self, guard: Guard, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, guard: Guard, tls: ssl.SSLContext | None = None, max_connections: int = 100) -> None:
         self._guard = guard
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=tls or _tls(),
             network_backend=_GuardedNetwork(guard),
+            max_connections=max_connections,
             max_keepalive_connections=10,
             keepalive_expiry=60.0,
         )

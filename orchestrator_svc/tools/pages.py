@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from html import unescape
 from typing import TYPE_CHECKING
 
 from orchestrator_svc.outbound import Guard, guarded_client, host_is_within, read_origin
@@ -28,6 +29,7 @@ _HEADERS = {
 _THREADS = 2
 _MAX_MARKUP_CHARS = 2_000_000
 _MAX_TITLE_CHARS = 300
+_TAG = re.compile(r"<[^<>]*>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,8 @@ def _readable(markup: str) -> tuple[str, str]:
 
     tree = trafilatura.load_html(markup[:_MAX_MARKUP_CHARS])
     if tree is None:
-        return "", ""
+        # No document by its looks: a fragment, or plain text that calls itself HTML.
+        return "", unescape(_TAG.sub("", markup[:_MAX_MARKUP_CHARS]))
     title = " ".join((tree.findtext(".//title") or "").split())[:_MAX_TITLE_CHARS]
     text = trafilatura.extract(tree, output_format="markdown", include_comments=False)
     return title, text or trafilatura.html2txt(tree)

@@ -1,5 +1,6 @@
 """Pages over real HTTP: what is read, what is refused, and that every bound holds."""
 
+import asyncio
 import gzip
 import zlib
 from collections.abc import AsyncIterator
@@ -67,6 +68,21 @@ async def test_a_page_without_an_article_is_read_whole() -> None:
 )
 async def test_text_that_is_no_page_is_read_as_it_is(kind: str) -> None:
     assert (await read(typed(kind, b'{"a": "b"}'))).text == '{"a": "b"}'
+
+
+@pytest.mark.parametrize("body", ["<p>f&uuml;r &lt;you&gt;", "f&uuml;r &lt;you&gt;"])
+async def test_what_calls_itself_a_page_and_is_a_fragment_is_read_all_the_same(body: str) -> None:
+    assert (await read(html(body))).text == "für <you>"
+
+
+async def test_many_stalled_pages_do_not_hold_up_another() -> None:
+    async with reading() as (pages, web):
+        web.answers |= {"/stalled": Answer(body=b"x", ending="hang"), "/page": html(ARTICLE)}
+        stalled = [asyncio.create_task(pages.read(f"{web.url}/stalled")) for _ in range(30)]
+        assert (await pages.read(f"{web.url}/page")).title == "Of ranges"
+        for task in stalled:
+            task.cancel()
+        await asyncio.wait(stalled)
 
 
 async def test_a_page_without_a_type_is_known_by_its_first_bytes() -> None:

@@ -58,19 +58,23 @@ class LoadContextRequest(_message.Message):
 
     OWNER_FIELD_NUMBER: _builtins.int
     RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     """Who asks."""
     response_id: _builtins.str
-    """The response to continue from."""
+    """The response to continue from; empty with a conversation."""
+    conversation_id: _builtins.str
+    """The conversation to continue; empty with a response."""
     def __init__(
         self,
         *,
         owner: _builtins.str = ...,
         response_id: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "response_id", b"response_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "owner", b"owner", "response_id", b"response_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -121,6 +125,7 @@ class ContextHead(_message.Message):
     ITEM_COUNT_FIELD_NUMBER: _builtins.int
     TREE_FULL_FIELD_NUMBER: _builtins.int
     CARRIED_FIELD_NUMBER: _builtins.int
+    RESUME_STATE_FIELD_NUMBER: _builtins.int
     status: _common_pb2.ResponseStatus.ValueType
     """Where that response stands. A context is loaded whatever the status; who may continue is the caller's rule."""
     model: _builtins.str
@@ -135,6 +140,8 @@ class ContextHead(_message.Message):
     """The tree takes no further items: the next turn starts a new tree and hands its base over by `base_response_id`."""
     carried: _builtins.bytes
     """What CommitTurn.carried was for that response."""
+    resume_state: _builtins.bytes
+    """What CommitTurn.resume_state was for that response; empty for one that has ended."""
     @_builtins.property
     def checkpoint(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]:
         """The ordered list of items that the next turn continues from, to be handed back in CommitTurn.base."""
@@ -155,10 +162,11 @@ class ContextHead(_message.Message):
         item_count: _builtins.int = ...,
         tree_full: _builtins.bool = ...,
         carried: _builtins.bytes = ...,
+        resume_state: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["carried", b"carried", "checkpoint", b"checkpoint", "item_count", b"item_count", "model", b"model", "open_call_ids", b"open_call_ids", "parent_response_id", b"parent_response_id", "status", b"status", "tokens", b"tokens", "tree_full", b"tree_full"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["carried", b"carried", "checkpoint", b"checkpoint", "item_count", b"item_count", "model", b"model", "open_call_ids", b"open_call_ids", "parent_response_id", b"parent_response_id", "resume_state", b"resume_state", "status", b"status", "tokens", b"tokens", "tree_full", b"tree_full"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -217,6 +225,9 @@ class CommitTurnRequest(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     COMPLETED_AT_FIELD_NUMBER: _builtins.int
     CARRIED_FIELD_NUMBER: _builtins.int
+    UNLISTED_FIELD_NUMBER: _builtins.int
+    HEAD_REMOVED_FIELD_NUMBER: _builtins.int
+    RESUME_STATE_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     """Whose turn it is."""
     response_id: _builtins.str
@@ -249,6 +260,10 @@ class CommitTurnRequest(_message.Message):
     """When it ended, in seconds since 1970 (UTC); 0 when it has not."""
     carried: _builtins.bytes
     """What the caller wants to know again when the response is continued; kept as it is and not looked into."""
+    unlisted: _builtins.bool
+    """The response is kept for this save's idempotence only: it can be neither fetched nor continued. Its items still join the conversation."""
+    resume_state: _builtins.bytes
+    """What a process that takes the turn over needs to go on; kept as it is and not looked into. Empty for a turn that has ended."""
     @_builtins.property
     def base(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]:
         """The checkpoint that the turn was loaded from, as ContextHead gave it."""
@@ -260,6 +275,10 @@ class CommitTurnRequest(_message.Message):
     @_builtins.property
     def open_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The call_ids in the new checkpoint that have no output yet."""
+
+    @_builtins.property
+    def head_removed(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]:
+        """Numbers to take out of the conversation's head, because a compaction stands for them; ignored when the lease has passed on."""
 
     def __init__(
         self,
@@ -283,10 +302,13 @@ class CommitTurnRequest(_message.Message):
         created_at: _builtins.int = ...,
         completed_at: _builtins.int = ...,
         carried: _builtins.bytes = ...,
+        unlisted: _builtins.bool = ...,
+        head_removed: _abc.Iterable[_common_pb2.Span] | None = ...,
+        resume_state: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_response_id", b"base_response_id", "body", b"body", "carried", b"carried", "completed_at", b"completed_at", "content_hash", b"content_hash", "conversation_id", b"conversation_id", "created_at", b"created_at", "fencing_token", b"fencing_token", "input_count", b"input_count", "items", b"items", "model", b"model", "must_hold", b"must_hold", "open_call_ids", b"open_call_ids", "owner", b"owner", "parent_response_id", b"parent_response_id", "response_id", b"response_id", "round", b"round", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "base_response_id", b"base_response_id", "body", b"body", "carried", b"carried", "completed_at", b"completed_at", "content_hash", b"content_hash", "conversation_id", b"conversation_id", "created_at", b"created_at", "fencing_token", b"fencing_token", "head_removed", b"head_removed", "input_count", b"input_count", "items", b"items", "model", b"model", "must_hold", b"must_hold", "open_call_ids", b"open_call_ids", "owner", b"owner", "parent_response_id", b"parent_response_id", "response_id", b"response_id", "resume_state", b"resume_state", "round", b"round", "status", b"status", "unlisted", b"unlisted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -302,12 +324,15 @@ class NewItem(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     prompt: _builtins.bytes
     """Neutral prompt form where it differs from the item's body; absent: the body is the prompt; present and empty: nothing is shown to the model."""
     origin: _builtins.str
     """The provider whose opaque content the item carries; empty for what every provider understands."""
     tokens: _builtins.int
     """The estimated size, in tokens."""
+    left_out: _builtins.bool
+    """The item is listed, but no checkpoint or head names it: something else stands for it, or it was left unfinished."""
     @_builtins.property
     def item(self) -> _common_pb2.Item:
         """The item as the API shows it. With an empty body it is for the model only: it is part of checkpoints and never of what the API lists."""
@@ -319,10 +344,11 @@ class NewItem(_message.Message):
         prompt: _builtins.bytes | None = ...,
         origin: _builtins.str = ...,
         tokens: _builtins.int = ...,
+        left_out: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt", b"_prompt", "item", b"item", "prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt", b"_prompt", "item", b"item", "origin", b"origin", "prompt", b"prompt", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt", b"_prompt", "item", b"item", "left_out", b"left_out", "origin", b"origin", "prompt", b"prompt", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prompt: _TypeAlias = _typing.Literal["prompt"]  # noqa: Y015
     _WhichOneofArgType__prompt: _TypeAlias = _typing.Literal["_prompt", b"_prompt"]  # noqa: Y015
@@ -687,3 +713,975 @@ class SettleClaimReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SettleClaimReply: _TypeAlias = SettleClaimReply  # noqa: Y015
+
+@_typing.final
+class Conversation(_message.Message):
+    """One conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its id."""
+    created_at: _builtins.int
+    """When it was made, in seconds since 1970 (UTC)."""
+    metadata: _builtins.bytes
+    """Its metadata, as the UTF-8 bytes of one JSON object."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        created_at: _builtins.int = ...,
+        metadata: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "id", b"id", "metadata", b"metadata"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Conversation: _TypeAlias = Conversation  # noqa: Y015
+
+@_typing.final
+class CreateConversationRequest(_message.Message):
+    """Makes a conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    OPEN_CALL_IDS_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose conversation it is."""
+    conversation_id: _builtins.str
+    """Its id, made by the caller; its tree key is the key of a new tree."""
+    metadata: _builtins.bytes
+    """Its metadata, as the UTF-8 bytes of one JSON object."""
+    created_at: _builtins.int
+    """When it is made, in seconds since 1970 (UTC)."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewItem]:
+        """Its first items, in order."""
+
+    @_builtins.property
+    def open_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The call_ids among the items that have no output yet."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        metadata: _builtins.bytes = ...,
+        items: _abc.Iterable[Global___NewItem] | None = ...,
+        open_call_ids: _abc.Iterable[_builtins.str] | None = ...,
+        created_at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "created_at", b"created_at", "items", b"items", "metadata", b"metadata", "open_call_ids", b"open_call_ids", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateConversationRequest: _TypeAlias = CreateConversationRequest  # noqa: Y015
+
+@_typing.final
+class GetConversationRequest(_message.Message):
+    """Asks for one conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConversationRequest: _TypeAlias = GetConversationRequest  # noqa: Y015
+
+@_typing.final
+class UpdateConversationRequest(_message.Message):
+    """Replaces metadata."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    metadata: _builtins.bytes
+    """The new metadata, as the UTF-8 bytes of one JSON object."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        metadata: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "metadata", b"metadata", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateConversationRequest: _TypeAlias = UpdateConversationRequest  # noqa: Y015
+
+@_typing.final
+class DeleteConversationRequest(_message.Message):
+    """Asks for one conversation to be deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteConversationRequest: _TypeAlias = DeleteConversationRequest  # noqa: Y015
+
+@_typing.final
+class DeleteConversationReply(_message.Message):
+    """Says that the conversation is gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteConversationReply: _TypeAlias = DeleteConversationReply  # noqa: Y015
+
+@_typing.final
+class AddConversationItemsRequest(_message.Message):
+    """Appends items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    OPENED_CALL_IDS_FIELD_NUMBER: _builtins.int
+    CLOSED_CALL_IDS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewItem]:
+        """The items, in order."""
+
+    @_builtins.property
+    def opened_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The call_ids that the items open and do not close."""
+
+    @_builtins.property
+    def closed_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The call_ids of the conversation that the items close."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        items: _abc.Iterable[Global___NewItem] | None = ...,
+        opened_call_ids: _abc.Iterable[_builtins.str] | None = ...,
+        closed_call_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_call_ids", b"closed_call_ids", "conversation_id", b"conversation_id", "items", b"items", "opened_call_ids", b"opened_call_ids", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddConversationItemsRequest: _TypeAlias = AddConversationItemsRequest  # noqa: Y015
+
+@_typing.final
+class AddConversationItemsReply(_message.Message):
+    """Says that the items are there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddConversationItemsReply: _TypeAlias = AddConversationItemsReply  # noqa: Y015
+
+@_typing.final
+class ListConversationItemsRequest(_message.Message):
+    """Asks for one page of a conversation's items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    page_size: _builtins.int
+    """How many items at most, 1..100; 0 means 20."""
+    page_token: _builtins.str
+    """Continue behind this item; the id of the last item of the page before. Empty for the first page."""
+    order: Global___Order.ValueType
+    """Which way the list runs."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        order: Global___Order.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "order", b"order", "owner", b"owner", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListConversationItemsRequest: _TypeAlias = ListConversationItemsRequest  # noqa: Y015
+
+@_typing.final
+class ListConversationItemsReply(_message.Message):
+    """One part of a page."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """In the last message of the page: where the next page starts; empty when the list ends here."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Item]:
+        """The next items of the page."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[_common_pb2.Item] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListConversationItemsReply: _TypeAlias = ListConversationItemsReply  # noqa: Y015
+
+@_typing.final
+class GetConversationItemRequest(_message.Message):
+    """Asks for one item."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    ITEM_ID_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    item_id: _builtins.str
+    """Which item of it."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        item_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "item_id", b"item_id", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConversationItemRequest: _TypeAlias = GetConversationItemRequest  # noqa: Y015
+
+@_typing.final
+class DeleteConversationItemRequest(_message.Message):
+    """Asks for one item to be taken out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    ITEM_ID_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    item_id: _builtins.str
+    """Which item of it."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        item_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "item_id", b"item_id", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteConversationItemRequest: _TypeAlias = DeleteConversationItemRequest  # noqa: Y015
+
+@_typing.final
+class AcquireLeaseRequest(_message.Message):
+    """Asks for a lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    LIFETIME_MS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose conversation it is."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    holder: _builtins.str
+    """Who takes it: a name for the process and the turn."""
+    lifetime_ms: _builtins.int
+    """How long it holds without being renewed, in milliseconds."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        holder: _builtins.str = ...,
+        lifetime_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "holder", b"holder", "lifetime_ms", b"lifetime_ms", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcquireLeaseRequest: _TypeAlias = AcquireLeaseRequest  # noqa: Y015
+
+@_typing.final
+class RenewLeaseRequest(_message.Message):
+    """Asks for more time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    LIFETIME_MS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose conversation it is."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    fencing_token: _builtins.int
+    """The token of the lease."""
+    lifetime_ms: _builtins.int
+    """How long it holds from now on, in milliseconds."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        fencing_token: _builtins.int = ...,
+        lifetime_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "fencing_token", b"fencing_token", "lifetime_ms", b"lifetime_ms", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewLeaseRequest: _TypeAlias = RenewLeaseRequest  # noqa: Y015
+
+@_typing.final
+class Lease(_message.Message):
+    """A lease that is held."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    fencing_token: _builtins.int
+    """Its token, higher than that of every holder before."""
+    def __init__(
+        self,
+        *,
+        fencing_token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fencing_token", b"fencing_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lease: _TypeAlias = Lease  # noqa: Y015
+
+@_typing.final
+class ReleaseLeaseRequest(_message.Message):
+    """Gives a lease back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose conversation it is."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    fencing_token: _builtins.int
+    """The token of the lease."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        fencing_token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "fencing_token", b"fencing_token", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseLeaseRequest: _TypeAlias = ReleaseLeaseRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseLeaseReply(_message.Message):
+    """Says that the lease is not held by this token any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseLeaseReply: _TypeAlias = ReleaseLeaseReply  # noqa: Y015
+
+@_typing.final
+class EnqueueTurnRequest(_message.Message):
+    """Queues a turn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    PARENT_RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose turn it is."""
+    response_id: _builtins.str
+    """The response's id."""
+    parent_response_id: _builtins.str
+    """The response that it continues from; empty for the first of a chain."""
+    conversation_id: _builtins.str
+    """The conversation that it belongs to; empty without one."""
+    model: _builtins.str
+    """The model that is asked for."""
+    body: _builtins.bytes
+    """The queued response object as UTF-8 JSON WITHOUT its `id` and `output` keys."""
+    request: _builtins.bytes
+    """What whoever takes the turn needs to run it; kept as it is and not looked into."""
+    created_at: _builtins.int
+    """When it was made, in seconds since 1970 (UTC)."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        response_id: _builtins.str = ...,
+        parent_response_id: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        body: _builtins.bytes = ...,
+        request: _builtins.bytes = ...,
+        created_at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "conversation_id", b"conversation_id", "created_at", b"created_at", "model", b"model", "owner", b"owner", "parent_response_id", b"parent_response_id", "request", b"request", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnqueueTurnRequest: _TypeAlias = EnqueueTurnRequest  # noqa: Y015
+
+@_typing.final
+class EnqueueTurnReply(_message.Message):
+    """Says that the turn is queued."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnqueueTurnReply: _TypeAlias = EnqueueTurnReply  # noqa: Y015
+
+@_typing.final
+class TakeTurnRequest(_message.Message):
+    """Asks for work."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDER_FIELD_NUMBER: _builtins.int
+    LIFETIME_MS_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
+    """Who takes it: a name for the process."""
+    lifetime_ms: _builtins.int
+    """How long the lease holds without being prolonged, in milliseconds."""
+    def __init__(
+        self,
+        *,
+        holder: _builtins.str = ...,
+        lifetime_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "lifetime_ms", b"lifetime_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeTurnRequest: _TypeAlias = TakeTurnRequest  # noqa: Y015
+
+@_typing.final
+class TakeTurnReply(_message.Message):
+    """A turn to run, or none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAKEN_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    taken: _builtins.bool
+    """Whether there was one."""
+    owner: _builtins.str
+    """Whose turn it is."""
+    response_id: _builtins.str
+    """The response's id."""
+    request: _builtins.bytes
+    """EnqueueTurn.request."""
+    attempt: _builtins.int
+    """Which attempt this is, from 1."""
+    fencing_token: _builtins.int
+    """The token of the lease."""
+    round: _builtins.int
+    """The last round that was saved; 0 for none."""
+    def __init__(
+        self,
+        *,
+        taken: _builtins.bool = ...,
+        owner: _builtins.str = ...,
+        response_id: _builtins.str = ...,
+        request: _builtins.bytes = ...,
+        attempt: _builtins.int = ...,
+        fencing_token: _builtins.int = ...,
+        round: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "fencing_token", b"fencing_token", "owner", b"owner", "request", b"request", "response_id", b"response_id", "round", b"round", "taken", b"taken"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeTurnReply: _TypeAlias = TakeTurnReply  # noqa: Y015
+
+@_typing.final
+class KeepTurnRequest(_message.Message):
+    """Prolongs the lease of a turn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    LIFETIME_MS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose turn it is."""
+    response_id: _builtins.str
+    """The response's id."""
+    fencing_token: _builtins.int
+    """The token of the lease."""
+    lifetime_ms: _builtins.int
+    """How long it holds from now on, in milliseconds."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        response_id: _builtins.str = ...,
+        fencing_token: _builtins.int = ...,
+        lifetime_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fencing_token", b"fencing_token", "lifetime_ms", b"lifetime_ms", "owner", b"owner", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepTurnRequest: _TypeAlias = KeepTurnRequest  # noqa: Y015
+
+@_typing.final
+class KeepTurnReply(_message.Message):
+    """What the holder must know."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
+    cancel_requested: _builtins.bool
+    """Somebody has asked for the turn to be cancelled."""
+    def __init__(
+        self,
+        *,
+        cancel_requested: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_requested", b"cancel_requested"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepTurnReply: _TypeAlias = KeepTurnReply  # noqa: Y015
+
+@_typing.final
+class ReturnTurnRequest(_message.Message):
+    """Gives a turn back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose turn it is."""
+    response_id: _builtins.str
+    """The response's id."""
+    fencing_token: _builtins.int
+    """The token of the lease."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        response_id: _builtins.str = ...,
+        fencing_token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fencing_token", b"fencing_token", "owner", b"owner", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReturnTurnRequest: _TypeAlias = ReturnTurnRequest  # noqa: Y015
+
+@_typing.final
+class ReturnTurnReply(_message.Message):
+    """Says that the turn waits again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReturnTurnReply: _TypeAlias = ReturnTurnReply  # noqa: Y015
+
+@_typing.final
+class CancelTurnRequest(_message.Message):
+    """Asks for a cancellation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    response_id: _builtins.str
+    """Which response."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        response_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelTurnRequest: _TypeAlias = CancelTurnRequest  # noqa: Y015
+
+@_typing.final
+class LoggedEvent(_message.Message):
+    """One stream event in a log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    SEQUENCE_NUMBER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """Its type."""
+    sequence_number: _builtins.int
+    """Its place in the turn, from 0 by 1."""
+    data: _builtins.bytes
+    """The event itself, as the UTF-8 bytes of one JSON object."""
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        sequence_number: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "sequence_number", b"sequence_number", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoggedEvent: _TypeAlias = LoggedEvent  # noqa: Y015
+
+@_typing.final
+class AppendEventsRequest(_message.Message):
+    """Appends events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose turn it is."""
+    response_id: _builtins.str
+    """The response's id."""
+    fencing_token: _builtins.int
+    """The token of the lease."""
+    ended: _builtins.bool
+    """The last of them is the turn's terminal event."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoggedEvent]:
+        """The events, in order."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        response_id: _builtins.str = ...,
+        fencing_token: _builtins.int = ...,
+        events: _abc.Iterable[Global___LoggedEvent] | None = ...,
+        ended: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "events", b"events", "fencing_token", b"fencing_token", "owner", b"owner", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendEventsRequest: _TypeAlias = AppendEventsRequest  # noqa: Y015
+
+@_typing.final
+class AppendEventsReply(_message.Message):
+    """Says that the events are logged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppendEventsReply: _TypeAlias = AppendEventsReply  # noqa: Y015
+
+@_typing.final
+class WatchEventsRequest(_message.Message):
+    """Asks for events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    STARTING_AFTER_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    response_id: _builtins.str
+    """Which response."""
+    starting_after: _builtins.int
+    """Give the events behind this sequence number; -1 for all."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        response_id: _builtins.str = ...,
+        starting_after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "response_id", b"response_id", "starting_after", b"starting_after"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class WatchEventsReply(_message.Message):
+    """The next events."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoggedEvent]:
+        """The events, in order."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___LoggedEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsReply: _TypeAlias = WatchEventsReply  # noqa: Y015
+
+@_typing.final
+class ClaimIdempotencyKeyRequest(_message.Message):
+    """Claims a key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    REQUEST_HASH_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    LIFETIME_SECONDS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose key it is."""
+    key: _builtins.str
+    """The key."""
+    request_hash: _builtins.bytes
+    """SHA-256 of the request that it stands for."""
+    response_id: _builtins.str
+    """The response that the caller would make."""
+    lifetime_seconds: _builtins.int
+    """How long the key is remembered, in seconds."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        key: _builtins.str = ...,
+        request_hash: _builtins.bytes = ...,
+        response_id: _builtins.str = ...,
+        lifetime_seconds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "lifetime_seconds", b"lifetime_seconds", "owner", b"owner", "request_hash", b"request_hash", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimIdempotencyKeyRequest: _TypeAlias = ClaimIdempotencyKeyRequest  # noqa: Y015
+
+@_typing.final
+class ClaimIdempotencyKeyReply(_message.Message):
+    """What the key stands for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTED_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    granted: _builtins.bool
+    """The caller's response is the first for this key."""
+    response_id: _builtins.str
+    """The response that the key stands for."""
+    def __init__(
+        self,
+        *,
+        granted: _builtins.bool = ...,
+        response_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimIdempotencyKeyReply: _TypeAlias = ClaimIdempotencyKeyReply  # noqa: Y015

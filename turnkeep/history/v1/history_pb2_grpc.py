@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from turnkeep.common.v1 import common_pb2 as turnkeep_dot_common_dot_v1_dot_common__pb2
 from turnkeep.history.v1 import history_pb2 as turnkeep_dot_history_dot_v1_dot_history__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
@@ -74,6 +75,101 @@ class HistoryServiceStub(object):
                 '/turnkeep.history.v1.HistoryService/SettleClaim',
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimRequest.SerializeToString,
                 response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimReply.FromString,
+                _registered_method=True)
+        self.CreateConversation = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/CreateConversation',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CreateConversationRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+                _registered_method=True)
+        self.GetConversation = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/GetConversation',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+                _registered_method=True)
+        self.UpdateConversation = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/UpdateConversation',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.UpdateConversationRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+                _registered_method=True)
+        self.DeleteConversation = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/DeleteConversation',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationReply.FromString,
+                _registered_method=True)
+        self.AddConversationItems = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/AddConversationItems',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AddConversationItemsRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AddConversationItemsReply.FromString,
+                _registered_method=True)
+        self.ListConversationItems = channel.unary_stream(
+                '/turnkeep.history.v1.HistoryService/ListConversationItems',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ListConversationItemsRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ListConversationItemsReply.FromString,
+                _registered_method=True)
+        self.GetConversationItem = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/GetConversationItem',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationItemRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_common_dot_v1_dot_common__pb2.Item.FromString,
+                _registered_method=True)
+        self.DeleteConversationItem = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/DeleteConversationItem',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationItemRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+                _registered_method=True)
+        self.AcquireLease = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/AcquireLease',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AcquireLeaseRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.FromString,
+                _registered_method=True)
+        self.RenewLease = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/RenewLease',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.RenewLeaseRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.FromString,
+                _registered_method=True)
+        self.ReleaseLease = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/ReleaseLease',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ReleaseLeaseRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ReleaseLeaseReply.FromString,
+                _registered_method=True)
+        self.EnqueueTurn = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/EnqueueTurn',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.EnqueueTurnRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.EnqueueTurnReply.FromString,
+                _registered_method=True)
+        self.TakeTurn = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/TakeTurn',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.TakeTurnRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.TakeTurnReply.FromString,
+                _registered_method=True)
+        self.KeepTurn = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/KeepTurn',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.KeepTurnRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.KeepTurnReply.FromString,
+                _registered_method=True)
+        self.ReturnTurn = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/ReturnTurn',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ReturnTurnRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ReturnTurnReply.FromString,
+                _registered_method=True)
+        self.CancelTurn = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/CancelTurn',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CancelTurnRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetResponseReply.FromString,
+                _registered_method=True)
+        self.AppendEvents = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/AppendEvents',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AppendEventsRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AppendEventsReply.FromString,
+                _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/turnkeep.history.v1.HistoryService/WatchEvents',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.WatchEventsReply.FromString,
+                _registered_method=True)
+        self.ClaimIdempotencyKey = channel.unary_unary(
+                '/turnkeep.history.v1.HistoryService/ClaimIdempotencyKey',
+                request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimIdempotencyKeyRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimIdempotencyKeyReply.FromString,
                 _registered_method=True)
 
 
@@ -156,6 +252,153 @@ class HistoryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateConversation(self, request, context):
+        """Creates a conversation, with its first items. Idempotent by conversation_id: the same call again gives the same conversation.
+        Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with ALREADY_EXISTS `conversation_conflict` when
+        the id is taken by another owner.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConversation(self, request, context):
+        """Gives one conversation. Fails with NOT_FOUND `conversation_not_found`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateConversation(self, request, context):
+        """Replaces a conversation's metadata. Idempotent. Fails with NOT_FOUND `conversation_not_found`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteConversation(self, request, context):
+        """Deletes a conversation; responses made in it stay. Fails with NOT_FOUND `conversation_not_found`, also the second time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddConversationItems(self, request, context):
+        """Appends items to a conversation's head.
+        Fails with NOT_FOUND `conversation_not_found`, with ABORTED `conversation_locked` while a turn holds its lease, and with FAILED_PRECONDITION
+        `conversation_full` when its tree takes no further items.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListConversationItems(self, request, context):
+        """Lists one page of a conversation's items, in messages of about 1 MiB; the last message says whether there is more.
+        Fails with NOT_FOUND `conversation_not_found`, and with INVALID_ARGUMENT `invalid_request` like ListInputItems.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConversationItem(self, request, context):
+        """Gives one item of a conversation. Fails with NOT_FOUND `conversation_not_found` or `item_not_found`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteConversationItem(self, request, context):
+        """Takes one item out of a conversation; where it is one half of a call and its output, the other half goes out of the prompt as well.
+        Fails with NOT_FOUND `conversation_not_found` or `item_not_found`, and with ABORTED `conversation_locked` while a turn holds the lease.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcquireLease(self, request, context):
+        """Takes the lease of a conversation, for one turn. The token rises with every holder; a lease that has run out can be taken.
+        Fails with NOT_FOUND `conversation_not_found`, and with ABORTED `conversation_locked` (with the header `retry-after`) while another holder has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewLease(self, request, context):
+        """Prolongs a lease. Fails with FAILED_PRECONDITION `lease_lost` when it has passed to another holder.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseLease(self, request, context):
+        """Gives a lease back. Idempotent; a lease that has passed on is left alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnqueueTurn(self, request, context):
+        """Stores a response as queued, and its turn as work that any process may take. Idempotent by response_id.
+        Fails with RESOURCE_EXHAUSTED `queue_full` when the owner has too many turns waiting, and with ALREADY_EXISTS `response_conflict`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeTurn(self, request, context):
+        """Takes the oldest turn that waits or whose holder has died, if there is one, with a lease of its own.
+        A turn that has been taken too often is not given: it is stored as failed, code `too_many_attempts`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def KeepTurn(self, request, context):
+        """Prolongs the lease of a turn that was taken, and says whether it is to be cancelled. Fails with FAILED_PRECONDITION `lease_lost`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReturnTurn(self, request, context):
+        """Gives a turn back that was taken, to be taken by another process at once. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelTurn(self, request, context):
+        """Cancels a background response: at once while it waits, else by asking its holder. Idempotent: one that has ended is given as it is.
+        Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `not_background`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AppendEvents(self, request, context):
+        """Appends stream events to the log of a background response. Idempotent by sequence number.
+        Fails with FAILED_PRECONDITION `lease_lost`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchEvents(self, request, context):
+        """Streams the events of a background response behind a sequence number: what is logged, then what is logged from now on, until its terminal
+        event. Ends after the last event.
+        Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `events_gone` for a response whose events are not kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimIdempotencyKey(self, request, context):
+        """Remembers that a key stands for a response, so that a repeated request gets the same one. The first call of a key is granted; later ones
+        are told the response of the first. Fails with INVALID_ARGUMENT `idempotency_mismatch` when the request is another one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HistoryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -198,6 +441,101 @@ def add_HistoryServiceServicer_to_server(servicer, server):
                     servicer.SettleClaim,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimRequest.FromString,
                     response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimReply.SerializeToString,
+            ),
+            'CreateConversation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateConversation,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CreateConversationRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.SerializeToString,
+            ),
+            'GetConversation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConversation,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.SerializeToString,
+            ),
+            'UpdateConversation': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateConversation,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.UpdateConversationRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.SerializeToString,
+            ),
+            'DeleteConversation': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteConversation,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationReply.SerializeToString,
+            ),
+            'AddConversationItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddConversationItems,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AddConversationItemsRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AddConversationItemsReply.SerializeToString,
+            ),
+            'ListConversationItems': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListConversationItems,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ListConversationItemsRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ListConversationItemsReply.SerializeToString,
+            ),
+            'GetConversationItem': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConversationItem,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationItemRequest.FromString,
+                    response_serializer=turnkeep_dot_common_dot_v1_dot_common__pb2.Item.SerializeToString,
+            ),
+            'DeleteConversationItem': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteConversationItem,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationItemRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.SerializeToString,
+            ),
+            'AcquireLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcquireLease,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AcquireLeaseRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.SerializeToString,
+            ),
+            'RenewLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewLease,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.RenewLeaseRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.SerializeToString,
+            ),
+            'ReleaseLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseLease,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ReleaseLeaseRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ReleaseLeaseReply.SerializeToString,
+            ),
+            'EnqueueTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnqueueTurn,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.EnqueueTurnRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.EnqueueTurnReply.SerializeToString,
+            ),
+            'TakeTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeTurn,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.TakeTurnRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.TakeTurnReply.SerializeToString,
+            ),
+            'KeepTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepTurn,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.KeepTurnRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.KeepTurnReply.SerializeToString,
+            ),
+            'ReturnTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReturnTurn,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ReturnTurnRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ReturnTurnReply.SerializeToString,
+            ),
+            'CancelTurn': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelTurn,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CancelTurnRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetResponseReply.SerializeToString,
+            ),
+            'AppendEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.AppendEvents,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AppendEventsRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AppendEventsReply.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.WatchEventsRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.WatchEventsReply.SerializeToString,
+            ),
+            'ClaimIdempotencyKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimIdempotencyKey,
+                    request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimIdempotencyKeyRequest.FromString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimIdempotencyKeyReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -417,6 +755,519 @@ class HistoryService(object):
             '/turnkeep.history.v1.HistoryService/SettleClaim',
             turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimRequest.SerializeToString,
             turnkeep_dot_history_dot_v1_dot_history__pb2.SettleClaimReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateConversation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/CreateConversation',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.CreateConversationRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConversation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/GetConversation',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateConversation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/UpdateConversation',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.UpdateConversationRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteConversation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/DeleteConversation',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddConversationItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/AddConversationItems',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.AddConversationItemsRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.AddConversationItemsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConversationItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/ListConversationItems',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ListConversationItemsRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ListConversationItemsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConversationItem(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/GetConversationItem',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationItemRequest.SerializeToString,
+            turnkeep_dot_common_dot_v1_dot_common__pb2.Item.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteConversationItem(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/DeleteConversationItem',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationItemRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcquireLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/AcquireLease',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.AcquireLeaseRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/RenewLease',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.RenewLeaseRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/ReleaseLease',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ReleaseLeaseRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ReleaseLeaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnqueueTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/EnqueueTurn',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.EnqueueTurnRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.EnqueueTurnReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/TakeTurn',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.TakeTurnRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.TakeTurnReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/KeepTurn',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.KeepTurnRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.KeepTurnReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReturnTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/ReturnTurn',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ReturnTurnRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ReturnTurnReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelTurn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/CancelTurn',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.CancelTurnRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.GetResponseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AppendEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/AppendEvents',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.AppendEventsRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.AppendEventsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/WatchEvents',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.WatchEventsRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.WatchEventsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimIdempotencyKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.history.v1.HistoryService/ClaimIdempotencyKey',
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimIdempotencyKeyRequest.SerializeToString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.ClaimIdempotencyKeyReply.FromString,
             options,
             channel_credentials,
             insecure,

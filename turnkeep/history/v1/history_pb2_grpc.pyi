@@ -11,6 +11,7 @@ later), UNAVAILABLE `database_unavailable`, and INTERNAL `internal_error`.
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from turnkeep.common.v1 import common_pb2 as _common_pb2
 from turnkeep.history.v1 import history_pb2 as _history_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -82,6 +83,69 @@ class HistoryServiceStub:
     """Records the outcome of a claimed call. Idempotent: only the first outcome is kept.
     Fails with NOT_FOUND `claim_not_found` when this response holds no such claim.
     """
+    CreateConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.CreateConversationRequest, _history_pb2.Conversation]
+    """Creates a conversation, with its first items. Idempotent by conversation_id: the same call again gives the same conversation.
+    Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with ALREADY_EXISTS `conversation_conflict` when
+    the id is taken by another owner.
+    """
+    GetConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.GetConversationRequest, _history_pb2.Conversation]
+    """Gives one conversation. Fails with NOT_FOUND `conversation_not_found`."""
+    UpdateConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.UpdateConversationRequest, _history_pb2.Conversation]
+    """Replaces a conversation's metadata. Idempotent. Fails with NOT_FOUND `conversation_not_found`."""
+    DeleteConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationRequest, _history_pb2.DeleteConversationReply]
+    """Deletes a conversation; responses made in it stay. Fails with NOT_FOUND `conversation_not_found`, also the second time."""
+    AddConversationItems: _grpc.UnaryUnaryMultiCallable[_history_pb2.AddConversationItemsRequest, _history_pb2.AddConversationItemsReply]
+    """Appends items to a conversation's head.
+    Fails with NOT_FOUND `conversation_not_found`, with ABORTED `conversation_locked` while a turn holds its lease, and with FAILED_PRECONDITION
+    `conversation_full` when its tree takes no further items.
+    """
+    ListConversationItems: _grpc.UnaryStreamMultiCallable[_history_pb2.ListConversationItemsRequest, _history_pb2.ListConversationItemsReply]
+    """Lists one page of a conversation's items, in messages of about 1 MiB; the last message says whether there is more.
+    Fails with NOT_FOUND `conversation_not_found`, and with INVALID_ARGUMENT `invalid_request` like ListInputItems.
+    """
+    GetConversationItem: _grpc.UnaryUnaryMultiCallable[_history_pb2.GetConversationItemRequest, _common_pb2.Item]
+    """Gives one item of a conversation. Fails with NOT_FOUND `conversation_not_found` or `item_not_found`."""
+    DeleteConversationItem: _grpc.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationItemRequest, _history_pb2.Conversation]
+    """Takes one item out of a conversation; where it is one half of a call and its output, the other half goes out of the prompt as well.
+    Fails with NOT_FOUND `conversation_not_found` or `item_not_found`, and with ABORTED `conversation_locked` while a turn holds the lease.
+    """
+    AcquireLease: _grpc.UnaryUnaryMultiCallable[_history_pb2.AcquireLeaseRequest, _history_pb2.Lease]
+    """Takes the lease of a conversation, for one turn. The token rises with every holder; a lease that has run out can be taken.
+    Fails with NOT_FOUND `conversation_not_found`, and with ABORTED `conversation_locked` (with the header `retry-after`) while another holder has it.
+    """
+    RenewLease: _grpc.UnaryUnaryMultiCallable[_history_pb2.RenewLeaseRequest, _history_pb2.Lease]
+    """Prolongs a lease. Fails with FAILED_PRECONDITION `lease_lost` when it has passed to another holder."""
+    ReleaseLease: _grpc.UnaryUnaryMultiCallable[_history_pb2.ReleaseLeaseRequest, _history_pb2.ReleaseLeaseReply]
+    """Gives a lease back. Idempotent; a lease that has passed on is left alone."""
+    EnqueueTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.EnqueueTurnRequest, _history_pb2.EnqueueTurnReply]
+    """Stores a response as queued, and its turn as work that any process may take. Idempotent by response_id.
+    Fails with RESOURCE_EXHAUSTED `queue_full` when the owner has too many turns waiting, and with ALREADY_EXISTS `response_conflict`.
+    """
+    TakeTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.TakeTurnRequest, _history_pb2.TakeTurnReply]
+    """Takes the oldest turn that waits or whose holder has died, if there is one, with a lease of its own.
+    A turn that has been taken too often is not given: it is stored as failed, code `too_many_attempts`.
+    """
+    KeepTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.KeepTurnRequest, _history_pb2.KeepTurnReply]
+    """Prolongs the lease of a turn that was taken, and says whether it is to be cancelled. Fails with FAILED_PRECONDITION `lease_lost`."""
+    ReturnTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.ReturnTurnRequest, _history_pb2.ReturnTurnReply]
+    """Gives a turn back that was taken, to be taken by another process at once. Idempotent."""
+    CancelTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.CancelTurnRequest, _history_pb2.GetResponseReply]
+    """Cancels a background response: at once while it waits, else by asking its holder. Idempotent: one that has ended is given as it is.
+    Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `not_background`.
+    """
+    AppendEvents: _grpc.UnaryUnaryMultiCallable[_history_pb2.AppendEventsRequest, _history_pb2.AppendEventsReply]
+    """Appends stream events to the log of a background response. Idempotent by sequence number.
+    Fails with FAILED_PRECONDITION `lease_lost`.
+    """
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_history_pb2.WatchEventsRequest, _history_pb2.WatchEventsReply]
+    """Streams the events of a background response behind a sequence number: what is logged, then what is logged from now on, until its terminal
+    event. Ends after the last event.
+    Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `events_gone` for a response whose events are not kept.
+    """
+    ClaimIdempotencyKey: _grpc.UnaryUnaryMultiCallable[_history_pb2.ClaimIdempotencyKeyRequest, _history_pb2.ClaimIdempotencyKeyReply]
+    """Remembers that a key stands for a response, so that a repeated request gets the same one. The first call of a key is granted; later ones
+    are told the response of the first. Fails with INVALID_ARGUMENT `idempotency_mismatch` when the request is another one.
+    """
 
 @_typing.type_check_only
 class HistoryServiceAsyncStub(HistoryServiceStub):
@@ -130,6 +194,69 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     SettleClaim: _aio.UnaryUnaryMultiCallable[_history_pb2.SettleClaimRequest, _history_pb2.SettleClaimReply]  # type: ignore[assignment]
     """Records the outcome of a claimed call. Idempotent: only the first outcome is kept.
     Fails with NOT_FOUND `claim_not_found` when this response holds no such claim.
+    """
+    CreateConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.CreateConversationRequest, _history_pb2.Conversation]  # type: ignore[assignment]
+    """Creates a conversation, with its first items. Idempotent by conversation_id: the same call again gives the same conversation.
+    Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with ALREADY_EXISTS `conversation_conflict` when
+    the id is taken by another owner.
+    """
+    GetConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.GetConversationRequest, _history_pb2.Conversation]  # type: ignore[assignment]
+    """Gives one conversation. Fails with NOT_FOUND `conversation_not_found`."""
+    UpdateConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.UpdateConversationRequest, _history_pb2.Conversation]  # type: ignore[assignment]
+    """Replaces a conversation's metadata. Idempotent. Fails with NOT_FOUND `conversation_not_found`."""
+    DeleteConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationRequest, _history_pb2.DeleteConversationReply]  # type: ignore[assignment]
+    """Deletes a conversation; responses made in it stay. Fails with NOT_FOUND `conversation_not_found`, also the second time."""
+    AddConversationItems: _aio.UnaryUnaryMultiCallable[_history_pb2.AddConversationItemsRequest, _history_pb2.AddConversationItemsReply]  # type: ignore[assignment]
+    """Appends items to a conversation's head.
+    Fails with NOT_FOUND `conversation_not_found`, with ABORTED `conversation_locked` while a turn holds its lease, and with FAILED_PRECONDITION
+    `conversation_full` when its tree takes no further items.
+    """
+    ListConversationItems: _aio.UnaryStreamMultiCallable[_history_pb2.ListConversationItemsRequest, _history_pb2.ListConversationItemsReply]  # type: ignore[assignment]
+    """Lists one page of a conversation's items, in messages of about 1 MiB; the last message says whether there is more.
+    Fails with NOT_FOUND `conversation_not_found`, and with INVALID_ARGUMENT `invalid_request` like ListInputItems.
+    """
+    GetConversationItem: _aio.UnaryUnaryMultiCallable[_history_pb2.GetConversationItemRequest, _common_pb2.Item]  # type: ignore[assignment]
+    """Gives one item of a conversation. Fails with NOT_FOUND `conversation_not_found` or `item_not_found`."""
+    DeleteConversationItem: _aio.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationItemRequest, _history_pb2.Conversation]  # type: ignore[assignment]
+    """Takes one item out of a conversation; where it is one half of a call and its output, the other half goes out of the prompt as well.
+    Fails with NOT_FOUND `conversation_not_found` or `item_not_found`, and with ABORTED `conversation_locked` while a turn holds the lease.
+    """
+    AcquireLease: _aio.UnaryUnaryMultiCallable[_history_pb2.AcquireLeaseRequest, _history_pb2.Lease]  # type: ignore[assignment]
+    """Takes the lease of a conversation, for one turn. The token rises with every holder; a lease that has run out can be taken.
+    Fails with NOT_FOUND `conversation_not_found`, and with ABORTED `conversation_locked` (with the header `retry-after`) while another holder has it.
+    """
+    RenewLease: _aio.UnaryUnaryMultiCallable[_history_pb2.RenewLeaseRequest, _history_pb2.Lease]  # type: ignore[assignment]
+    """Prolongs a lease. Fails with FAILED_PRECONDITION `lease_lost` when it has passed to another holder."""
+    ReleaseLease: _aio.UnaryUnaryMultiCallable[_history_pb2.ReleaseLeaseRequest, _history_pb2.ReleaseLeaseReply]  # type: ignore[assignment]
+    """Gives a lease back. Idempotent; a lease that has passed on is left alone."""
+    EnqueueTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.EnqueueTurnRequest, _history_pb2.EnqueueTurnReply]  # type: ignore[assignment]
+    """Stores a response as queued, and its turn as work that any process may take. Idempotent by response_id.
+    Fails with RESOURCE_EXHAUSTED `queue_full` when the owner has too many turns waiting, and with ALREADY_EXISTS `response_conflict`.
+    """
+    TakeTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.TakeTurnRequest, _history_pb2.TakeTurnReply]  # type: ignore[assignment]
+    """Takes the oldest turn that waits or whose holder has died, if there is one, with a lease of its own.
+    A turn that has been taken too often is not given: it is stored as failed, code `too_many_attempts`.
+    """
+    KeepTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.KeepTurnRequest, _history_pb2.KeepTurnReply]  # type: ignore[assignment]
+    """Prolongs the lease of a turn that was taken, and says whether it is to be cancelled. Fails with FAILED_PRECONDITION `lease_lost`."""
+    ReturnTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.ReturnTurnRequest, _history_pb2.ReturnTurnReply]  # type: ignore[assignment]
+    """Gives a turn back that was taken, to be taken by another process at once. Idempotent."""
+    CancelTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.CancelTurnRequest, _history_pb2.GetResponseReply]  # type: ignore[assignment]
+    """Cancels a background response: at once while it waits, else by asking its holder. Idempotent: one that has ended is given as it is.
+    Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `not_background`.
+    """
+    AppendEvents: _aio.UnaryUnaryMultiCallable[_history_pb2.AppendEventsRequest, _history_pb2.AppendEventsReply]  # type: ignore[assignment]
+    """Appends stream events to the log of a background response. Idempotent by sequence number.
+    Fails with FAILED_PRECONDITION `lease_lost`.
+    """
+    WatchEvents: _aio.UnaryStreamMultiCallable[_history_pb2.WatchEventsRequest, _history_pb2.WatchEventsReply]  # type: ignore[assignment]
+    """Streams the events of a background response behind a sequence number: what is logged, then what is logged from now on, until its terminal
+    event. Ends after the last event.
+    Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `events_gone` for a response whose events are not kept.
+    """
+    ClaimIdempotencyKey: _aio.UnaryUnaryMultiCallable[_history_pb2.ClaimIdempotencyKeyRequest, _history_pb2.ClaimIdempotencyKeyReply]  # type: ignore[assignment]
+    """Remembers that a key stands for a response, so that a repeated request gets the same one. The first call of a key is granted; later ones
+    are told the response of the first. Fails with INVALID_ARGUMENT `idempotency_mismatch` when the request is another one.
     """
 
 class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -224,6 +351,183 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_history_pb2.SettleClaimReply, _abc.Awaitable[_history_pb2.SettleClaimReply]]:
         """Records the outcome of a claimed call. Idempotent: only the first outcome is kept.
         Fails with NOT_FOUND `claim_not_found` when this response holds no such claim.
+        """
+
+    @_abc_1.abstractmethod
+    def CreateConversation(
+        self,
+        request: _history_pb2.CreateConversationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.Conversation, _abc.Awaitable[_history_pb2.Conversation]]:
+        """Creates a conversation, with its first items. Idempotent by conversation_id: the same call again gives the same conversation.
+        Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with ALREADY_EXISTS `conversation_conflict` when
+        the id is taken by another owner.
+        """
+
+    @_abc_1.abstractmethod
+    def GetConversation(
+        self,
+        request: _history_pb2.GetConversationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.Conversation, _abc.Awaitable[_history_pb2.Conversation]]:
+        """Gives one conversation. Fails with NOT_FOUND `conversation_not_found`."""
+
+    @_abc_1.abstractmethod
+    def UpdateConversation(
+        self,
+        request: _history_pb2.UpdateConversationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.Conversation, _abc.Awaitable[_history_pb2.Conversation]]:
+        """Replaces a conversation's metadata. Idempotent. Fails with NOT_FOUND `conversation_not_found`."""
+
+    @_abc_1.abstractmethod
+    def DeleteConversation(
+        self,
+        request: _history_pb2.DeleteConversationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.DeleteConversationReply, _abc.Awaitable[_history_pb2.DeleteConversationReply]]:
+        """Deletes a conversation; responses made in it stay. Fails with NOT_FOUND `conversation_not_found`, also the second time."""
+
+    @_abc_1.abstractmethod
+    def AddConversationItems(
+        self,
+        request: _history_pb2.AddConversationItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.AddConversationItemsReply, _abc.Awaitable[_history_pb2.AddConversationItemsReply]]:
+        """Appends items to a conversation's head.
+        Fails with NOT_FOUND `conversation_not_found`, with ABORTED `conversation_locked` while a turn holds its lease, and with FAILED_PRECONDITION
+        `conversation_full` when its tree takes no further items.
+        """
+
+    @_abc_1.abstractmethod
+    def ListConversationItems(
+        self,
+        request: _history_pb2.ListConversationItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_history_pb2.ListConversationItemsReply], _abc.AsyncIterator[_history_pb2.ListConversationItemsReply]]:
+        """Lists one page of a conversation's items, in messages of about 1 MiB; the last message says whether there is more.
+        Fails with NOT_FOUND `conversation_not_found`, and with INVALID_ARGUMENT `invalid_request` like ListInputItems.
+        """
+
+    @_abc_1.abstractmethod
+    def GetConversationItem(
+        self,
+        request: _history_pb2.GetConversationItemRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_common_pb2.Item, _abc.Awaitable[_common_pb2.Item]]:
+        """Gives one item of a conversation. Fails with NOT_FOUND `conversation_not_found` or `item_not_found`."""
+
+    @_abc_1.abstractmethod
+    def DeleteConversationItem(
+        self,
+        request: _history_pb2.DeleteConversationItemRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.Conversation, _abc.Awaitable[_history_pb2.Conversation]]:
+        """Takes one item out of a conversation; where it is one half of a call and its output, the other half goes out of the prompt as well.
+        Fails with NOT_FOUND `conversation_not_found` or `item_not_found`, and with ABORTED `conversation_locked` while a turn holds the lease.
+        """
+
+    @_abc_1.abstractmethod
+    def AcquireLease(
+        self,
+        request: _history_pb2.AcquireLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.Lease, _abc.Awaitable[_history_pb2.Lease]]:
+        """Takes the lease of a conversation, for one turn. The token rises with every holder; a lease that has run out can be taken.
+        Fails with NOT_FOUND `conversation_not_found`, and with ABORTED `conversation_locked` (with the header `retry-after`) while another holder has it.
+        """
+
+    @_abc_1.abstractmethod
+    def RenewLease(
+        self,
+        request: _history_pb2.RenewLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.Lease, _abc.Awaitable[_history_pb2.Lease]]:
+        """Prolongs a lease. Fails with FAILED_PRECONDITION `lease_lost` when it has passed to another holder."""
+
+    @_abc_1.abstractmethod
+    def ReleaseLease(
+        self,
+        request: _history_pb2.ReleaseLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.ReleaseLeaseReply, _abc.Awaitable[_history_pb2.ReleaseLeaseReply]]:
+        """Gives a lease back. Idempotent; a lease that has passed on is left alone."""
+
+    @_abc_1.abstractmethod
+    def EnqueueTurn(
+        self,
+        request: _history_pb2.EnqueueTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.EnqueueTurnReply, _abc.Awaitable[_history_pb2.EnqueueTurnReply]]:
+        """Stores a response as queued, and its turn as work that any process may take. Idempotent by response_id.
+        Fails with RESOURCE_EXHAUSTED `queue_full` when the owner has too many turns waiting, and with ALREADY_EXISTS `response_conflict`.
+        """
+
+    @_abc_1.abstractmethod
+    def TakeTurn(
+        self,
+        request: _history_pb2.TakeTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.TakeTurnReply, _abc.Awaitable[_history_pb2.TakeTurnReply]]:
+        """Takes the oldest turn that waits or whose holder has died, if there is one, with a lease of its own.
+        A turn that has been taken too often is not given: it is stored as failed, code `too_many_attempts`.
+        """
+
+    @_abc_1.abstractmethod
+    def KeepTurn(
+        self,
+        request: _history_pb2.KeepTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.KeepTurnReply, _abc.Awaitable[_history_pb2.KeepTurnReply]]:
+        """Prolongs the lease of a turn that was taken, and says whether it is to be cancelled. Fails with FAILED_PRECONDITION `lease_lost`."""
+
+    @_abc_1.abstractmethod
+    def ReturnTurn(
+        self,
+        request: _history_pb2.ReturnTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.ReturnTurnReply, _abc.Awaitable[_history_pb2.ReturnTurnReply]]:
+        """Gives a turn back that was taken, to be taken by another process at once. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def CancelTurn(
+        self,
+        request: _history_pb2.CancelTurnRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.GetResponseReply, _abc.Awaitable[_history_pb2.GetResponseReply]]:
+        """Cancels a background response: at once while it waits, else by asking its holder. Idempotent: one that has ended is given as it is.
+        Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `not_background`.
+        """
+
+    @_abc_1.abstractmethod
+    def AppendEvents(
+        self,
+        request: _history_pb2.AppendEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.AppendEventsReply, _abc.Awaitable[_history_pb2.AppendEventsReply]]:
+        """Appends stream events to the log of a background response. Idempotent by sequence number.
+        Fails with FAILED_PRECONDITION `lease_lost`.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _history_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_history_pb2.WatchEventsReply], _abc.AsyncIterator[_history_pb2.WatchEventsReply]]:
+        """Streams the events of a background response behind a sequence number: what is logged, then what is logged from now on, until its terminal
+        event. Ends after the last event.
+        Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `events_gone` for a response whose events are not kept.
+        """
+
+    @_abc_1.abstractmethod
+    def ClaimIdempotencyKey(
+        self,
+        request: _history_pb2.ClaimIdempotencyKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.ClaimIdempotencyKeyReply, _abc.Awaitable[_history_pb2.ClaimIdempotencyKeyReply]]:
+        """Remembers that a key stands for a response, so that a repeated request gets the same one. The first call of a key is granted; later ones
+        are told the response of the first. Fails with INVALID_ARGUMENT `idempotency_mismatch` when the request is another one.
         """
 
 def add_HistoryServiceServicer_to_server(servicer: HistoryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

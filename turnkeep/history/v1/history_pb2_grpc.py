@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from turnkeep.common.v1 import common_pb2 as turnkeep_dot_common_dot_v1_dot_common__pb2
 from turnkeep.history.v1 import history_pb2 as turnkeep_dot_history_dot_v1_dot_history__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
@@ -79,17 +78,17 @@ class HistoryServiceStub(object):
         self.CreateConversation = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/CreateConversation',
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CreateConversationRequest.SerializeToString,
-                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CreateConversationReply.FromString,
                 _registered_method=True)
         self.GetConversation = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/GetConversation',
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationRequest.SerializeToString,
-                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationReply.FromString,
                 _registered_method=True)
         self.UpdateConversation = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/UpdateConversation',
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.UpdateConversationRequest.SerializeToString,
-                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.UpdateConversationReply.FromString,
                 _registered_method=True)
         self.DeleteConversation = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/DeleteConversation',
@@ -109,22 +108,22 @@ class HistoryServiceStub(object):
         self.GetConversationItem = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/GetConversationItem',
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationItemRequest.SerializeToString,
-                response_deserializer=turnkeep_dot_common_dot_v1_dot_common__pb2.Item.FromString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationItemReply.FromString,
                 _registered_method=True)
         self.DeleteConversationItem = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/DeleteConversationItem',
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationItemRequest.SerializeToString,
-                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationItemReply.FromString,
                 _registered_method=True)
         self.AcquireLease = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/AcquireLease',
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AcquireLeaseRequest.SerializeToString,
-                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.FromString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AcquireLeaseReply.FromString,
                 _registered_method=True)
         self.RenewLease = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/RenewLease',
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.RenewLeaseRequest.SerializeToString,
-                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.FromString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.RenewLeaseReply.FromString,
                 _registered_method=True)
         self.ReleaseLease = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/ReleaseLease',
@@ -154,7 +153,7 @@ class HistoryServiceStub(object):
         self.CancelTurn = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/CancelTurn',
                 request_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CancelTurnRequest.SerializeToString,
-                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetResponseReply.FromString,
+                response_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CancelTurnReply.FromString,
                 _registered_method=True)
         self.AppendEvents = channel.unary_unary(
                 '/turnkeep.history.v1.HistoryService/AppendEvents',
@@ -331,6 +330,7 @@ class HistoryServiceServicer(object):
 
     def ReleaseLease(self, request, context):
         """Gives a lease back. Idempotent; a lease that has passed on is left alone.
+        Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -347,6 +347,7 @@ class HistoryServiceServicer(object):
     def TakeTurn(self, request, context):
         """Takes the oldest turn that waits or whose holder has died, if there is one, with a lease of its own.
         A turn that has been taken too often is not given: it is stored as failed, code `too_many_attempts`.
+        Fails with INVALID_ARGUMENT `invalid_request` without a holder.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -361,6 +362,7 @@ class HistoryServiceServicer(object):
 
     def ReturnTurn(self, request, context):
         """Gives a turn back that was taken, to be taken by another process at once. Idempotent.
+        Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -445,17 +447,17 @@ def add_HistoryServiceServicer_to_server(servicer, server):
             'CreateConversation': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateConversation,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CreateConversationRequest.FromString,
-                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.SerializeToString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CreateConversationReply.SerializeToString,
             ),
             'GetConversation': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConversation,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationRequest.FromString,
-                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.SerializeToString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationReply.SerializeToString,
             ),
             'UpdateConversation': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateConversation,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.UpdateConversationRequest.FromString,
-                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.SerializeToString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.UpdateConversationReply.SerializeToString,
             ),
             'DeleteConversation': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteConversation,
@@ -475,22 +477,22 @@ def add_HistoryServiceServicer_to_server(servicer, server):
             'GetConversationItem': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConversationItem,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationItemRequest.FromString,
-                    response_serializer=turnkeep_dot_common_dot_v1_dot_common__pb2.Item.SerializeToString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationItemReply.SerializeToString,
             ),
             'DeleteConversationItem': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteConversationItem,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationItemRequest.FromString,
-                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.SerializeToString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationItemReply.SerializeToString,
             ),
             'AcquireLease': grpc.unary_unary_rpc_method_handler(
                     servicer.AcquireLease,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AcquireLeaseRequest.FromString,
-                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.SerializeToString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.AcquireLeaseReply.SerializeToString,
             ),
             'RenewLease': grpc.unary_unary_rpc_method_handler(
                     servicer.RenewLease,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.RenewLeaseRequest.FromString,
-                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.SerializeToString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.RenewLeaseReply.SerializeToString,
             ),
             'ReleaseLease': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseLease,
@@ -520,7 +522,7 @@ def add_HistoryServiceServicer_to_server(servicer, server):
             'CancelTurn': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelTurn,
                     request_deserializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CancelTurnRequest.FromString,
-                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.GetResponseReply.SerializeToString,
+                    response_serializer=turnkeep_dot_history_dot_v1_dot_history__pb2.CancelTurnReply.SerializeToString,
             ),
             'AppendEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.AppendEvents,
@@ -781,7 +783,7 @@ class HistoryService(object):
             target,
             '/turnkeep.history.v1.HistoryService/CreateConversation',
             turnkeep_dot_history_dot_v1_dot_history__pb2.CreateConversationRequest.SerializeToString,
-            turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.CreateConversationReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -808,7 +810,7 @@ class HistoryService(object):
             target,
             '/turnkeep.history.v1.HistoryService/GetConversation',
             turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationRequest.SerializeToString,
-            turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -835,7 +837,7 @@ class HistoryService(object):
             target,
             '/turnkeep.history.v1.HistoryService/UpdateConversation',
             turnkeep_dot_history_dot_v1_dot_history__pb2.UpdateConversationRequest.SerializeToString,
-            turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.UpdateConversationReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -943,7 +945,7 @@ class HistoryService(object):
             target,
             '/turnkeep.history.v1.HistoryService/GetConversationItem',
             turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationItemRequest.SerializeToString,
-            turnkeep_dot_common_dot_v1_dot_common__pb2.Item.FromString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.GetConversationItemReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -970,7 +972,7 @@ class HistoryService(object):
             target,
             '/turnkeep.history.v1.HistoryService/DeleteConversationItem',
             turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationItemRequest.SerializeToString,
-            turnkeep_dot_history_dot_v1_dot_history__pb2.Conversation.FromString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.DeleteConversationItemReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -997,7 +999,7 @@ class HistoryService(object):
             target,
             '/turnkeep.history.v1.HistoryService/AcquireLease',
             turnkeep_dot_history_dot_v1_dot_history__pb2.AcquireLeaseRequest.SerializeToString,
-            turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.FromString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.AcquireLeaseReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1024,7 +1026,7 @@ class HistoryService(object):
             target,
             '/turnkeep.history.v1.HistoryService/RenewLease',
             turnkeep_dot_history_dot_v1_dot_history__pb2.RenewLeaseRequest.SerializeToString,
-            turnkeep_dot_history_dot_v1_dot_history__pb2.Lease.FromString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.RenewLeaseReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1186,7 +1188,7 @@ class HistoryService(object):
             target,
             '/turnkeep.history.v1.HistoryService/CancelTurn',
             turnkeep_dot_history_dot_v1_dot_history__pb2.CancelTurnRequest.SerializeToString,
-            turnkeep_dot_history_dot_v1_dot_history__pb2.GetResponseReply.FromString,
+            turnkeep_dot_history_dot_v1_dot_history__pb2.CancelTurnReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,7 +11,6 @@ later), UNAVAILABLE `database_unavailable`, and INTERNAL `internal_error`.
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from turnkeep.common.v1 import common_pb2 as _common_pb2
 from turnkeep.history.v1 import history_pb2 as _history_pb2
 import abc as _abc_1
 import grpc as _grpc
@@ -83,14 +82,14 @@ class HistoryServiceStub:
     """Records the outcome of a claimed call. Idempotent: only the first outcome is kept.
     Fails with NOT_FOUND `claim_not_found` when this response holds no such claim.
     """
-    CreateConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.CreateConversationRequest, _history_pb2.Conversation]
+    CreateConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.CreateConversationRequest, _history_pb2.CreateConversationReply]
     """Creates a conversation, with its first items. Idempotent by conversation_id: the same call again gives the same conversation.
     Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with ALREADY_EXISTS `conversation_conflict` when
     the id is taken by another owner.
     """
-    GetConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.GetConversationRequest, _history_pb2.Conversation]
+    GetConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.GetConversationRequest, _history_pb2.GetConversationReply]
     """Gives one conversation. Fails with NOT_FOUND `conversation_not_found`."""
-    UpdateConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.UpdateConversationRequest, _history_pb2.Conversation]
+    UpdateConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.UpdateConversationRequest, _history_pb2.UpdateConversationReply]
     """Replaces a conversation's metadata. Idempotent. Fails with NOT_FOUND `conversation_not_found`."""
     DeleteConversation: _grpc.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationRequest, _history_pb2.DeleteConversationReply]
     """Deletes a conversation; responses made in it stay. Fails with NOT_FOUND `conversation_not_found`, also the second time."""
@@ -103,20 +102,22 @@ class HistoryServiceStub:
     """Lists one page of a conversation's items, in messages of about 1 MiB; the last message says whether there is more.
     Fails with NOT_FOUND `conversation_not_found`, and with INVALID_ARGUMENT `invalid_request` like ListInputItems.
     """
-    GetConversationItem: _grpc.UnaryUnaryMultiCallable[_history_pb2.GetConversationItemRequest, _common_pb2.Item]
+    GetConversationItem: _grpc.UnaryUnaryMultiCallable[_history_pb2.GetConversationItemRequest, _history_pb2.GetConversationItemReply]
     """Gives one item of a conversation. Fails with NOT_FOUND `conversation_not_found` or `item_not_found`."""
-    DeleteConversationItem: _grpc.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationItemRequest, _history_pb2.Conversation]
+    DeleteConversationItem: _grpc.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationItemRequest, _history_pb2.DeleteConversationItemReply]
     """Takes one item out of a conversation; where it is one half of a call and its output, the other half goes out of the prompt as well.
     Fails with NOT_FOUND `conversation_not_found` or `item_not_found`, and with ABORTED `conversation_locked` while a turn holds the lease.
     """
-    AcquireLease: _grpc.UnaryUnaryMultiCallable[_history_pb2.AcquireLeaseRequest, _history_pb2.Lease]
+    AcquireLease: _grpc.UnaryUnaryMultiCallable[_history_pb2.AcquireLeaseRequest, _history_pb2.AcquireLeaseReply]
     """Takes the lease of a conversation, for one turn. The token rises with every holder; a lease that has run out can be taken.
     Fails with NOT_FOUND `conversation_not_found`, and with ABORTED `conversation_locked` (with the header `retry-after`) while another holder has it.
     """
-    RenewLease: _grpc.UnaryUnaryMultiCallable[_history_pb2.RenewLeaseRequest, _history_pb2.Lease]
+    RenewLease: _grpc.UnaryUnaryMultiCallable[_history_pb2.RenewLeaseRequest, _history_pb2.RenewLeaseReply]
     """Prolongs a lease. Fails with FAILED_PRECONDITION `lease_lost` when it has passed to another holder."""
     ReleaseLease: _grpc.UnaryUnaryMultiCallable[_history_pb2.ReleaseLeaseRequest, _history_pb2.ReleaseLeaseReply]
-    """Gives a lease back. Idempotent; a lease that has passed on is left alone."""
+    """Gives a lease back. Idempotent; a lease that has passed on is left alone.
+    Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key.
+    """
     EnqueueTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.EnqueueTurnRequest, _history_pb2.EnqueueTurnReply]
     """Stores a response as queued, and its turn as work that any process may take. Idempotent by response_id.
     Fails with RESOURCE_EXHAUSTED `queue_full` when the owner has too many turns waiting, and with ALREADY_EXISTS `response_conflict`.
@@ -124,12 +125,15 @@ class HistoryServiceStub:
     TakeTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.TakeTurnRequest, _history_pb2.TakeTurnReply]
     """Takes the oldest turn that waits or whose holder has died, if there is one, with a lease of its own.
     A turn that has been taken too often is not given: it is stored as failed, code `too_many_attempts`.
+    Fails with INVALID_ARGUMENT `invalid_request` without a holder.
     """
     KeepTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.KeepTurnRequest, _history_pb2.KeepTurnReply]
     """Prolongs the lease of a turn that was taken, and says whether it is to be cancelled. Fails with FAILED_PRECONDITION `lease_lost`."""
     ReturnTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.ReturnTurnRequest, _history_pb2.ReturnTurnReply]
-    """Gives a turn back that was taken, to be taken by another process at once. Idempotent."""
-    CancelTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.CancelTurnRequest, _history_pb2.GetResponseReply]
+    """Gives a turn back that was taken, to be taken by another process at once. Idempotent.
+    Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key.
+    """
+    CancelTurn: _grpc.UnaryUnaryMultiCallable[_history_pb2.CancelTurnRequest, _history_pb2.CancelTurnReply]
     """Cancels a background response: at once while it waits, else by asking its holder. Idempotent: one that has ended is given as it is.
     Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `not_background`.
     """
@@ -195,14 +199,14 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     """Records the outcome of a claimed call. Idempotent: only the first outcome is kept.
     Fails with NOT_FOUND `claim_not_found` when this response holds no such claim.
     """
-    CreateConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.CreateConversationRequest, _history_pb2.Conversation]  # type: ignore[assignment]
+    CreateConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.CreateConversationRequest, _history_pb2.CreateConversationReply]  # type: ignore[assignment]
     """Creates a conversation, with its first items. Idempotent by conversation_id: the same call again gives the same conversation.
     Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with ALREADY_EXISTS `conversation_conflict` when
     the id is taken by another owner.
     """
-    GetConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.GetConversationRequest, _history_pb2.Conversation]  # type: ignore[assignment]
+    GetConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.GetConversationRequest, _history_pb2.GetConversationReply]  # type: ignore[assignment]
     """Gives one conversation. Fails with NOT_FOUND `conversation_not_found`."""
-    UpdateConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.UpdateConversationRequest, _history_pb2.Conversation]  # type: ignore[assignment]
+    UpdateConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.UpdateConversationRequest, _history_pb2.UpdateConversationReply]  # type: ignore[assignment]
     """Replaces a conversation's metadata. Idempotent. Fails with NOT_FOUND `conversation_not_found`."""
     DeleteConversation: _aio.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationRequest, _history_pb2.DeleteConversationReply]  # type: ignore[assignment]
     """Deletes a conversation; responses made in it stay. Fails with NOT_FOUND `conversation_not_found`, also the second time."""
@@ -215,20 +219,22 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     """Lists one page of a conversation's items, in messages of about 1 MiB; the last message says whether there is more.
     Fails with NOT_FOUND `conversation_not_found`, and with INVALID_ARGUMENT `invalid_request` like ListInputItems.
     """
-    GetConversationItem: _aio.UnaryUnaryMultiCallable[_history_pb2.GetConversationItemRequest, _common_pb2.Item]  # type: ignore[assignment]
+    GetConversationItem: _aio.UnaryUnaryMultiCallable[_history_pb2.GetConversationItemRequest, _history_pb2.GetConversationItemReply]  # type: ignore[assignment]
     """Gives one item of a conversation. Fails with NOT_FOUND `conversation_not_found` or `item_not_found`."""
-    DeleteConversationItem: _aio.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationItemRequest, _history_pb2.Conversation]  # type: ignore[assignment]
+    DeleteConversationItem: _aio.UnaryUnaryMultiCallable[_history_pb2.DeleteConversationItemRequest, _history_pb2.DeleteConversationItemReply]  # type: ignore[assignment]
     """Takes one item out of a conversation; where it is one half of a call and its output, the other half goes out of the prompt as well.
     Fails with NOT_FOUND `conversation_not_found` or `item_not_found`, and with ABORTED `conversation_locked` while a turn holds the lease.
     """
-    AcquireLease: _aio.UnaryUnaryMultiCallable[_history_pb2.AcquireLeaseRequest, _history_pb2.Lease]  # type: ignore[assignment]
+    AcquireLease: _aio.UnaryUnaryMultiCallable[_history_pb2.AcquireLeaseRequest, _history_pb2.AcquireLeaseReply]  # type: ignore[assignment]
     """Takes the lease of a conversation, for one turn. The token rises with every holder; a lease that has run out can be taken.
     Fails with NOT_FOUND `conversation_not_found`, and with ABORTED `conversation_locked` (with the header `retry-after`) while another holder has it.
     """
-    RenewLease: _aio.UnaryUnaryMultiCallable[_history_pb2.RenewLeaseRequest, _history_pb2.Lease]  # type: ignore[assignment]
+    RenewLease: _aio.UnaryUnaryMultiCallable[_history_pb2.RenewLeaseRequest, _history_pb2.RenewLeaseReply]  # type: ignore[assignment]
     """Prolongs a lease. Fails with FAILED_PRECONDITION `lease_lost` when it has passed to another holder."""
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_history_pb2.ReleaseLeaseRequest, _history_pb2.ReleaseLeaseReply]  # type: ignore[assignment]
-    """Gives a lease back. Idempotent; a lease that has passed on is left alone."""
+    """Gives a lease back. Idempotent; a lease that has passed on is left alone.
+    Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key.
+    """
     EnqueueTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.EnqueueTurnRequest, _history_pb2.EnqueueTurnReply]  # type: ignore[assignment]
     """Stores a response as queued, and its turn as work that any process may take. Idempotent by response_id.
     Fails with RESOURCE_EXHAUSTED `queue_full` when the owner has too many turns waiting, and with ALREADY_EXISTS `response_conflict`.
@@ -236,12 +242,15 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     TakeTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.TakeTurnRequest, _history_pb2.TakeTurnReply]  # type: ignore[assignment]
     """Takes the oldest turn that waits or whose holder has died, if there is one, with a lease of its own.
     A turn that has been taken too often is not given: it is stored as failed, code `too_many_attempts`.
+    Fails with INVALID_ARGUMENT `invalid_request` without a holder.
     """
     KeepTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.KeepTurnRequest, _history_pb2.KeepTurnReply]  # type: ignore[assignment]
     """Prolongs the lease of a turn that was taken, and says whether it is to be cancelled. Fails with FAILED_PRECONDITION `lease_lost`."""
     ReturnTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.ReturnTurnRequest, _history_pb2.ReturnTurnReply]  # type: ignore[assignment]
-    """Gives a turn back that was taken, to be taken by another process at once. Idempotent."""
-    CancelTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.CancelTurnRequest, _history_pb2.GetResponseReply]  # type: ignore[assignment]
+    """Gives a turn back that was taken, to be taken by another process at once. Idempotent.
+    Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key.
+    """
+    CancelTurn: _aio.UnaryUnaryMultiCallable[_history_pb2.CancelTurnRequest, _history_pb2.CancelTurnReply]  # type: ignore[assignment]
     """Cancels a background response: at once while it waits, else by asking its holder. Idempotent: one that has ended is given as it is.
     Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `not_background`.
     """
@@ -358,7 +367,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _history_pb2.CreateConversationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_history_pb2.Conversation, _abc.Awaitable[_history_pb2.Conversation]]:
+    ) -> _typing.Union[_history_pb2.CreateConversationReply, _abc.Awaitable[_history_pb2.CreateConversationReply]]:
         """Creates a conversation, with its first items. Idempotent by conversation_id: the same call again gives the same conversation.
         Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with ALREADY_EXISTS `conversation_conflict` when
         the id is taken by another owner.
@@ -369,7 +378,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _history_pb2.GetConversationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_history_pb2.Conversation, _abc.Awaitable[_history_pb2.Conversation]]:
+    ) -> _typing.Union[_history_pb2.GetConversationReply, _abc.Awaitable[_history_pb2.GetConversationReply]]:
         """Gives one conversation. Fails with NOT_FOUND `conversation_not_found`."""
 
     @_abc_1.abstractmethod
@@ -377,7 +386,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _history_pb2.UpdateConversationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_history_pb2.Conversation, _abc.Awaitable[_history_pb2.Conversation]]:
+    ) -> _typing.Union[_history_pb2.UpdateConversationReply, _abc.Awaitable[_history_pb2.UpdateConversationReply]]:
         """Replaces a conversation's metadata. Idempotent. Fails with NOT_FOUND `conversation_not_found`."""
 
     @_abc_1.abstractmethod
@@ -414,7 +423,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _history_pb2.GetConversationItemRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_common_pb2.Item, _abc.Awaitable[_common_pb2.Item]]:
+    ) -> _typing.Union[_history_pb2.GetConversationItemReply, _abc.Awaitable[_history_pb2.GetConversationItemReply]]:
         """Gives one item of a conversation. Fails with NOT_FOUND `conversation_not_found` or `item_not_found`."""
 
     @_abc_1.abstractmethod
@@ -422,7 +431,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _history_pb2.DeleteConversationItemRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_history_pb2.Conversation, _abc.Awaitable[_history_pb2.Conversation]]:
+    ) -> _typing.Union[_history_pb2.DeleteConversationItemReply, _abc.Awaitable[_history_pb2.DeleteConversationItemReply]]:
         """Takes one item out of a conversation; where it is one half of a call and its output, the other half goes out of the prompt as well.
         Fails with NOT_FOUND `conversation_not_found` or `item_not_found`, and with ABORTED `conversation_locked` while a turn holds the lease.
         """
@@ -432,7 +441,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _history_pb2.AcquireLeaseRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_history_pb2.Lease, _abc.Awaitable[_history_pb2.Lease]]:
+    ) -> _typing.Union[_history_pb2.AcquireLeaseReply, _abc.Awaitable[_history_pb2.AcquireLeaseReply]]:
         """Takes the lease of a conversation, for one turn. The token rises with every holder; a lease that has run out can be taken.
         Fails with NOT_FOUND `conversation_not_found`, and with ABORTED `conversation_locked` (with the header `retry-after`) while another holder has it.
         """
@@ -442,7 +451,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _history_pb2.RenewLeaseRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_history_pb2.Lease, _abc.Awaitable[_history_pb2.Lease]]:
+    ) -> _typing.Union[_history_pb2.RenewLeaseReply, _abc.Awaitable[_history_pb2.RenewLeaseReply]]:
         """Prolongs a lease. Fails with FAILED_PRECONDITION `lease_lost` when it has passed to another holder."""
 
     @_abc_1.abstractmethod
@@ -451,7 +460,9 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _history_pb2.ReleaseLeaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_history_pb2.ReleaseLeaseReply, _abc.Awaitable[_history_pb2.ReleaseLeaseReply]]:
-        """Gives a lease back. Idempotent; a lease that has passed on is left alone."""
+        """Gives a lease back. Idempotent; a lease that has passed on is left alone.
+        Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key.
+        """
 
     @_abc_1.abstractmethod
     def EnqueueTurn(
@@ -471,6 +482,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_history_pb2.TakeTurnReply, _abc.Awaitable[_history_pb2.TakeTurnReply]]:
         """Takes the oldest turn that waits or whose holder has died, if there is one, with a lease of its own.
         A turn that has been taken too often is not given: it is stored as failed, code `too_many_attempts`.
+        Fails with INVALID_ARGUMENT `invalid_request` without a holder.
         """
 
     @_abc_1.abstractmethod
@@ -487,14 +499,16 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _history_pb2.ReturnTurnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_history_pb2.ReturnTurnReply, _abc.Awaitable[_history_pb2.ReturnTurnReply]]:
-        """Gives a turn back that was taken, to be taken by another process at once. Idempotent."""
+        """Gives a turn back that was taken, to be taken by another process at once. Idempotent.
+        Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key.
+        """
 
     @_abc_1.abstractmethod
     def CancelTurn(
         self,
         request: _history_pb2.CancelTurnRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_history_pb2.GetResponseReply, _abc.Awaitable[_history_pb2.GetResponseReply]]:
+    ) -> _typing.Union[_history_pb2.CancelTurnReply, _abc.Awaitable[_history_pb2.CancelTurnReply]]:
         """Cancels a background response: at once while it waits, else by asking its holder. Idempotent: one that has ended is given as it is.
         Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `not_background`.
         """

@@ -70,16 +70,24 @@ def _tools_listed(turn: Turn, event: ToolsListed) -> Step:
     if turn.phase not in _LIVE:
         return turn, ()
     label = event.server.server.label
-    try:
-        tools = turn.output.tools.with_listed(event.server, event.listed)
-    except InvalidRequest as error:
-        return _refused(turn, error)
-    turn = replace(turn, output=replace(turn.output, tools=tools), unlisted=turn.unlisted - {label})
+    turn = replace(turn, unlisted=turn.unlisted - {label}, listed=(*turn.listed, event))
     if event.error is not None or label not in turn.carried.listed:
         turn = replace(turn, listings=(*turn.listings, event))
     turn, shown = _listings_shown(turn)
-    turn, more = _prepared(turn) if not turn.unlisted else (turn, ())
+    turn, more = _all_listed(turn) if not turn.unlisted else (turn, ())
     return turn, shown + more
+
+
+def _all_listed(turn: Turn) -> Step:
+    """The tools are declared in the order of the request, whichever server was first: an engine's cache wants the same words each time."""
+    tools = turn.output.tools
+    by_label = {event.server.server.label: event for event in turn.listed}
+    try:
+        for mcp in tools.mcp:
+            tools = tools.with_listed(mcp, by_label[mcp.server.label].listed)
+    except InvalidRequest as error:
+        return _refused(turn, error)
+    return _prepared(replace(turn, output=replace(turn.output, tools=tools)))
 
 
 def _listings_shown(turn: Turn) -> Step:

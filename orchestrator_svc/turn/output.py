@@ -456,7 +456,7 @@ class _Pen:
     def _public(self, item: _OpenItem, result: ToolResult) -> JsonObject:
         public = dict(result.public)
         if item.shape is not shapes.WEB_SEARCH_CALL:
-            return public
+            return shapes.told(result) | public
         query = (shapes.parsed(item.arguments) or {}).get("query")
         action = public.get("action", {"type": "search", "query": query if isinstance(query, str) else ""})
         if isinstance(action, dict) and "web_search_call.action.sources" not in self._output.include:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from orchestrator_svc.items import JsonObject
-from orchestrator_svc.tools.base import Tool
+from orchestrator_svc.tools.base import Tool, ToolResult
 from svckit import json_text
 
 
@@ -100,6 +100,14 @@ def _opening_client_call(shape: Shape, tool: Tool, call_id: str) -> JsonObject:
     if tool.group:
         body["namespace"] = tool.group
     return body | {"name": tool.name, shape.field: ""}
+
+
+def told(result: ToolResult) -> JsonObject:
+    """What an mcp_call shows of a result that says nothing of how it is to be shown."""
+    text = result.output if isinstance(result.output, str) else "\n".join(str(part.get("text", "")) for part in result.output)
+    if result.failed:
+        return {"error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}}
+    return {"output": text}
 
 
 def shown_arguments(shape: Shape, arguments: str) -> object:

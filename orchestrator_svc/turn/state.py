@@ -43,8 +43,9 @@ class Turn(Struct, frozen=True):
     """One turn. `context` is the rendered history, as elements of a JSON array; `created_at` is in seconds since 1970.
 
     `carried` is what the parent handed on, `approved` the calls that this turn's input approves. `unlisted` are the labels of MCP servers
-    that have not answered yet, `listings` their answers that are not shown yet, `awaited` the call ids of tools that run. `calls_made`
-    counts calls of gateway-owned tools; once `silenced` the model may make no more. `at` is when the model last ended (seconds since 1970).
+    that have not answered yet, `listed` the answers of the others, `listings` those of them that are to be shown. `awaited` are the call
+    ids of tools that run, `calls_made` counts calls of gateway-owned tools; once `silenced` the model may make no more. `at` is when the
+    model last ended, in seconds since 1970.
     """
 
     response_id: str
@@ -60,6 +61,7 @@ class Turn(Struct, frozen=True):
     carried: Carried = NOTHING_CARRIED
     approved: tuple[Approved, ...] = ()
     unlisted: frozenset[str] = frozenset()
+    listed: tuple[ToolsListed, ...] = ()
     listings: tuple[ToolsListed, ...] = ()
     awaited: frozenset[str] = frozenset()
     calls_made: int = 0

@@ -7,6 +7,7 @@ is made so. This file knows the shape of MCP's messages, not what they mean.
 """
 
 import asyncio
+import contextlib
 import json
 import math
 import re
@@ -24,6 +25,7 @@ NOT_MCP = -32700
 TOO_LARGE = -32603
 
 _MAX_ERROR_BYTES = 64 * 1024
+_LINGER_SECONDS = 0.5
 
 
 class McpFailed(ToolFailed):
@@ -214,12 +216,14 @@ class _Events(httpx2.AsyncByteStream):
 
     def __init__(self, arriving: _Arriving, limit: int, ends_when_cut: bool) -> None:
         self._arriving = arriving
+        self._chunks = arriving.chunks()
         self._limit = limit
         self._ends_when_cut = ends_when_cut
+        self._was_cut = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         pending, searched, skipping = bytearray(), 0, False
-        async for chunk in self._arriving.chunks():
+        async for chunk in self._chunks:
             pending += chunk
             while found := _END_OF_EVENT.search(pending, max(searched - _LONGEST_END, 0)):
                 event = bytes(pending[: found.end()])
@@ -232,17 +236,30 @@ class _Events(httpx2.AsyncByteStream):
             if len(pending) > self._limit:
                 if not skipping:
                     yield _cut_event(bytes(pending[: self._limit]), self._limit)
+                self._was_cut = True
                 if self._ends_when_cut:
                     return
                 del pending[:-_LONGEST_END]
                 searched, skipping = len(pending), True
 
     async def aclose(self) -> None:
-        await self._arriving.aclose()
+        """The SDK leaves once it has its answer; the end of the body, which follows at once, makes the connection fit for another."""
+        try:
+            if self._ends_when_cut and not self._was_cut:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LINGER_SECONDS):
+                        await _to_the_end(self._chunks)
+        finally:
+            await self._arriving.aclose()
 
 
 _END_OF_EVENT = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LONGEST_END = 4
+
+
+async def _to_the_end(chunks: AsyncIterator[bytes]) -> None:
+    async for _ in chunks:
+        pass
 
 
 def _cut_event(event: bytes, limit: int) -> bytes:

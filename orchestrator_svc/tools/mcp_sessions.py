@@ -193,7 +193,7 @@ class _Session:
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[Client | ToolFailed] = self._loop.create_future()
         self._asked_to_stop: asyncio.Future[None] = self._loop.create_future()
-        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()  # a new one for each transport that is tried
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._users = 0
         self._is_retired = False
@@ -306,6 +306,7 @@ class _Session:
         """Lives over one transport. What it returns says why it did not open; a session that was open has told its users already."""
         task = asyncio.current_task()
         assert task is not None
+        self._closed = self._loop.create_future()
         try:
             await self._enter_and_leave(transport, exchange)
         except asyncio.CancelledError:

@@ -22,29 +22,50 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from turnkeep.common.v1 import common_pb2 as turnkeep_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+turnkeep/orchestrator/v1/orchestrator.proto\x12\x18turnkeep.orchestrator.v1\"\x85\x01\n\x15\x43reateResponseRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12\r\n\x05store\x18\x04 \x01(\x08\x12\r\n\x05input\x18\x05 \x03(\x0c\x12\x12\n\nparameters\x18\x06 \x01(\x0c\"L\n\x13\x43reateResponseReply\x12\x35\n\x06\x65vents\x18\x01 \x03(\x0b\x32%.turnkeep.orchestrator.v1.StreamEvent\"B\n\x0bStreamEvent\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x17\n\x0fsequence_number\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"|\n\x0cRelayRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x31\n\x07headers\x18\x04 \x03(\x0b\x32 .turnkeep.orchestrator.v1.Header\x12\x0c\n\x04\x62ody\x18\x05 \x01(\x0c\"%\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"Z\n\nRelayReply\x12\x33\n\x04head\x18\x01 \x01(\x0b\x32#.turnkeep.orchestrator.v1.RelayHeadH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"N\n\tRelayHead\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x31\n\x07headers\x18\x02 \x03(\x0b\x32 .turnkeep.orchestrator.v1.Header2\xe2\x01\n\x13OrchestratorService\x12r\n\x0e\x43reateResponse\x12/.turnkeep.orchestrator.v1.CreateResponseRequest\x1a-.turnkeep.orchestrator.v1.CreateResponseReply0\x01\x12W\n\x05Relay\x12&.turnkeep.orchestrator.v1.RelayRequest\x1a$.turnkeep.orchestrator.v1.RelayReply0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+turnkeep/orchestrator/v1/orchestrator.proto\x12\x18turnkeep.orchestrator.v1\x1a\x1fturnkeep/common/v1/common.proto\"\xf5\x01\n\x15\x43reateResponseRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12\r\n\x05store\x18\x04 \x01(\x08\x12\r\n\x05input\x18\x05 \x03(\x0c\x12\x12\n\nparameters\x18\x06 \x01(\x0c\x12\x17\n\x0f\x63onversation_id\x18\x07 \x01(\t\x12\x14\n\x0c\x63ontinuation\x18\x08 \x01(\x0c\x12\x19\n\x11keep_continuation\x18\t \x01(\x08\x12\x13\n\x0bresponse_id\x18\n \x01(\t\x12\x0f\n\x07prewarm\x18\x0b \x01(\x08\"b\n\x13\x43reateResponseReply\x12\x35\n\x06\x65vents\x18\x01 \x03(\x0b\x32%.turnkeep.orchestrator.v1.StreamEvent\x12\x14\n\x0c\x63ontinuation\x18\x02 \x01(\x0c\"B\n\x0bStreamEvent\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x17\n\x0fsequence_number\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"|\n\x0cRelayRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x31\n\x07headers\x18\x04 \x03(\x0b\x32 .turnkeep.orchestrator.v1.Header\x12\x0c\n\x04\x62ody\x18\x05 \x01(\x0c\"%\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"Z\n\nRelayReply\x12\x33\n\x04head\x18\x01 \x01(\x0b\x32#.turnkeep.orchestrator.v1.RelayHeadH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"N\n\tRelayHead\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x31\n\x07headers\x18\x02 \x03(\x0b\x32 .turnkeep.orchestrator.v1.Header\"d\n\x14StartResponseRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12=\n\x04turn\x18\x02 \x01(\x0b\x32/.turnkeep.orchestrator.v1.CreateResponseRequest\";\n\x12StartResponseReply\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x10\n\x08response\x18\x02 \x01(\x0c\"g\n\x17\x43ountInputTokensRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12=\n\x04turn\x18\x02 \x01(\x0b\x32/.turnkeep.orchestrator.v1.CreateResponseRequest\"-\n\x15\x43ountInputTokensReply\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\"e\n\x15\x43ompactContextRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12=\n\x04turn\x18\x02 \x01(\x0b\x32/.turnkeep.orchestrator.v1.CreateResponseRequest\")\n\x13\x43ompactContextReply\x12\x12\n\ncompaction\x18\x01 \x01(\x0c\"K\n\x19\x43reateConversationRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x10\n\x08metadata\x18\x02 \x01(\x0c\x12\r\n\x05items\x18\x03 \x03(\x0c\"F\n\x17\x43reateConversationReply\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x12\n\ncreated_at\x18\x02 \x01(\x03\"T\n\x1b\x41\x64\x64\x43onversationItemsRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\r\n\x05items\x18\x03 \x03(\x0c\"D\n\x19\x41\x64\x64\x43onversationItemsReply\x12\'\n\x05items\x18\x01 \x03(\x0b\x32\x18.turnkeep.common.v1.Item2\xbe\x06\n\x13OrchestratorService\x12r\n\x0e\x43reateResponse\x12/.turnkeep.orchestrator.v1.CreateResponseRequest\x1a-.turnkeep.orchestrator.v1.CreateResponseReply0\x01\x12m\n\rStartResponse\x12..turnkeep.orchestrator.v1.StartResponseRequest\x1a,.turnkeep.orchestrator.v1.StartResponseReply\x12v\n\x10\x43ountInputTokens\x12\x31.turnkeep.orchestrator.v1.CountInputTokensRequest\x1a/.turnkeep.orchestrator.v1.CountInputTokensReply\x12p\n\x0e\x43ompactContext\x12/.turnkeep.orchestrator.v1.CompactContextRequest\x1a-.turnkeep.orchestrator.v1.CompactContextReply\x12|\n\x12\x43reateConversation\x12\x33.turnkeep.orchestrator.v1.CreateConversationRequest\x1a\x31.turnkeep.orchestrator.v1.CreateConversationReply\x12\x82\x01\n\x14\x41\x64\x64\x43onversationItems\x12\x35.turnkeep.orchestrator.v1.AddConversationItemsRequest\x1a\x33.turnkeep.orchestrator.v1.AddConversationItemsReply\x12W\n\x05Relay\x12&.turnkeep.orchestrator.v1.RelayRequest\x1a$.turnkeep.orchestrator.v1.RelayReply0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'turnkeep.orchestrator.v1.orchestrator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CREATERESPONSEREQUEST']._serialized_start=74
-  _globals['_CREATERESPONSEREQUEST']._serialized_end=207
-  _globals['_CREATERESPONSEREPLY']._serialized_start=209
-  _globals['_CREATERESPONSEREPLY']._serialized_end=285
-  _globals['_STREAMEVENT']._serialized_start=287
-  _globals['_STREAMEVENT']._serialized_end=353
-  _globals['_RELAYREQUEST']._serialized_start=355
-  _globals['_RELAYREQUEST']._serialized_end=479
-  _globals['_HEADER']._serialized_start=481
-  _globals['_HEADER']._serialized_end=518
-  _globals['_RELAYREPLY']._serialized_start=520
-  _globals['_RELAYREPLY']._serialized_end=610
-  _globals['_RELAYHEAD']._serialized_start=612
-  _globals['_RELAYHEAD']._serialized_end=690
-  _globals['_ORCHESTRATORSERVICE']._serialized_start=693
-  _globals['_ORCHESTRATORSERVICE']._serialized_end=919
+  _globals['_CREATERESPONSEREQUEST']._serialized_start=107
+  _globals['_CREATERESPONSEREQUEST']._serialized_end=352
+  _globals['_CREATERESPONSEREPLY']._serialized_start=354
+  _globals['_CREATERESPONSEREPLY']._serialized_end=452
+  _globals['_STREAMEVENT']._serialized_start=454
+  _globals['_STREAMEVENT']._serialized_end=520
+  _globals['_RELAYREQUEST']._serialized_start=522
+  _globals['_RELAYREQUEST']._serialized_end=646
+  _globals['_HEADER']._serialized_start=648
+  _globals['_HEADER']._serialized_end=685
+  _globals['_RELAYREPLY']._serialized_start=687
+  _globals['_RELAYREPLY']._serialized_end=777
+  _globals['_RELAYHEAD']._serialized_start=779
+  _globals['_RELAYHEAD']._serialized_end=857
+  _globals['_STARTRESPONSEREQUEST']._serialized_start=859
+  _globals['_STARTRESPONSEREQUEST']._serialized_end=959
+  _globals['_STARTRESPONSEREPLY']._serialized_start=961
+  _globals['_STARTRESPONSEREPLY']._serialized_end=1020
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=1022
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=1125
+  _globals['_COUNTINPUTTOKENSREPLY']._serialized_start=1127
+  _globals['_COUNTINPUTTOKENSREPLY']._serialized_end=1172
+  _globals['_COMPACTCONTEXTREQUEST']._serialized_start=1174
+  _globals['_COMPACTCONTEXTREQUEST']._serialized_end=1275
+  _globals['_COMPACTCONTEXTREPLY']._serialized_start=1277
+  _globals['_COMPACTCONTEXTREPLY']._serialized_end=1318
+  _globals['_CREATECONVERSATIONREQUEST']._serialized_start=1320
+  _globals['_CREATECONVERSATIONREQUEST']._serialized_end=1395
+  _globals['_CREATECONVERSATIONREPLY']._serialized_start=1397
+  _globals['_CREATECONVERSATIONREPLY']._serialized_end=1467
+  _globals['_ADDCONVERSATIONITEMSREQUEST']._serialized_start=1469
+  _globals['_ADDCONVERSATIONITEMSREQUEST']._serialized_end=1553
+  _globals['_ADDCONVERSATIONITEMSREPLY']._serialized_start=1555
+  _globals['_ADDCONVERSATIONITEMSREPLY']._serialized_end=1623
+  _globals['_ORCHESTRATORSERVICE']._serialized_start=1626
+  _globals['_ORCHESTRATORSERVICE']._serialized_end=2456
 # @@protoc_insertion_point(module_scope)

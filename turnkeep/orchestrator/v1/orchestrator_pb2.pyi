@@ -12,6 +12,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from turnkeep.common.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -35,6 +36,11 @@ class CreateResponseRequest(_message.Message):
     STORE_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    CONTINUATION_FIELD_NUMBER: _builtins.int
+    KEEP_CONTINUATION_FIELD_NUMBER: _builtins.int
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    PREWARM_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     """Whose turn it is."""
     model: _builtins.str
@@ -45,6 +51,16 @@ class CreateResponseRequest(_message.Message):
     """Whether the turn is stored."""
     parameters: _builtins.bytes
     """All other fields of the request (instructions, tools, sampling, ...) as the UTF-8 bytes of one JSON object."""
+    conversation_id: _builtins.str
+    """The conversation to continue and to append to; empty without one. Excludes previous_response_id."""
+    continuation: _builtins.bytes
+    """What CreateResponseReply.continuation was for the response named by previous_response_id, where that is not stored; else empty."""
+    keep_continuation: _builtins.bool
+    """Ask for a continuation with the last reply: the caller can keep an unstored response and continue from it."""
+    response_id: _builtins.str
+    """The id that the response is to have, where the caller has promised one (for an idempotency key); empty: a new one."""
+    prewarm: _builtins.bool
+    """Prepare everything and call no model: the response completes without output."""
     @_builtins.property
     def input(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The new input items in order, each the UTF-8 bytes of one JSON object in any form that the Responses API accepts."""
@@ -58,10 +74,15 @@ class CreateResponseRequest(_message.Message):
         store: _builtins.bool = ...,
         input: _abc.Iterable[_builtins.bytes] | None = ...,
         parameters: _builtins.bytes = ...,
+        conversation_id: _builtins.str = ...,
+        continuation: _builtins.bytes = ...,
+        keep_continuation: _builtins.bool = ...,
+        response_id: _builtins.str = ...,
+        prewarm: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "model", b"model", "owner", b"owner", "parameters", b"parameters", "previous_response_id", b"previous_response_id", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuation", b"continuation", "conversation_id", b"conversation_id", "input", b"input", "keep_continuation", b"keep_continuation", "model", b"model", "owner", b"owner", "parameters", b"parameters", "previous_response_id", b"previous_response_id", "prewarm", b"prewarm", "response_id", b"response_id", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -74,6 +95,9 @@ class CreateResponseReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    CONTINUATION_FIELD_NUMBER: _builtins.int
+    continuation: _builtins.bytes
+    """With the terminal event, where it was asked for: what a continuation of this response needs; not to be looked into."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamEvent]:
         """The events, in order."""
@@ -82,10 +106,11 @@ class CreateResponseReply(_message.Message):
         self,
         *,
         events: _abc.Iterable[Global___StreamEvent] | None = ...,
+        continuation: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continuation", b"continuation", "events", b"events"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -244,3 +269,271 @@ class RelayHead(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RelayHead: _TypeAlias = RelayHead  # noqa: Y015
+
+@_typing.final
+class StartResponseRequest(_message.Message):
+    """One turn to queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose turn it is."""
+    @_builtins.property
+    def turn(self) -> Global___CreateResponseRequest:
+        """The turn; its `store` must be set."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        turn: Global___CreateResponseRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartResponseRequest: _TypeAlias = StartResponseRequest  # noqa: Y015
+
+@_typing.final
+class StartResponseReply(_message.Message):
+    """What was queued."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    response_id: _builtins.str
+    """The response's id."""
+    response: _builtins.bytes
+    """The whole response object as UTF-8 JSON, with status queued."""
+    def __init__(
+        self,
+        *,
+        response_id: _builtins.str = ...,
+        response: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["response", b"response", "response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartResponseReply: _TypeAlias = StartResponseReply  # noqa: Y015
+
+@_typing.final
+class CountInputTokensRequest(_message.Message):
+    """A turn to be measured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    @_builtins.property
+    def turn(self) -> Global___CreateResponseRequest:
+        """The turn."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        turn: Global___CreateResponseRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountInputTokensRequest: _TypeAlias = CountInputTokensRequest  # noqa: Y015
+
+@_typing.final
+class CountInputTokensReply(_message.Message):
+    """The measure."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    input_tokens: _builtins.int
+    """How many tokens the model would be given."""
+    def __init__(
+        self,
+        *,
+        input_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_tokens", b"input_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountInputTokensReply: _TypeAlias = CountInputTokensReply  # noqa: Y015
+
+@_typing.final
+class CompactContextRequest(_message.Message):
+    """A context to compact."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks."""
+    @_builtins.property
+    def turn(self) -> Global___CreateResponseRequest:
+        """The context: previous_response_id or input, or both, as of a turn."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        turn: Global___CreateResponseRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactContextRequest: _TypeAlias = CompactContextRequest  # noqa: Y015
+
+@_typing.final
+class CompactContextReply(_message.Message):
+    """What stands for a context."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPACTION_FIELD_NUMBER: _builtins.int
+    compaction: _builtins.bytes
+    """The `response.compaction` object as UTF-8 JSON."""
+    def __init__(
+        self,
+        *,
+        compaction: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactContextReply: _TypeAlias = CompactContextReply  # noqa: Y015
+
+@_typing.final
+class CreateConversationRequest(_message.Message):
+    """Makes a conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose conversation it is."""
+    metadata: _builtins.bytes
+    """Its metadata, as the UTF-8 bytes of one JSON object."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Its first items, each the UTF-8 bytes of one JSON object in any form that the Responses API accepts; at most 20."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        metadata: _builtins.bytes = ...,
+        items: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "metadata", b"metadata", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateConversationRequest: _TypeAlias = CreateConversationRequest  # noqa: Y015
+
+@_typing.final
+class CreateConversationReply(_message.Message):
+    """The conversation that was made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    conversation_id: _builtins.str
+    """Its id."""
+    created_at: _builtins.int
+    """When it was made, in seconds since 1970 (UTC)."""
+    def __init__(
+        self,
+        *,
+        conversation_id: _builtins.str = ...,
+        created_at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "created_at", b"created_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateConversationReply: _TypeAlias = CreateConversationReply  # noqa: Y015
+
+@_typing.final
+class AddConversationItemsRequest(_message.Message):
+    """Appends items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Whose conversation it is."""
+    conversation_id: _builtins.str
+    """Which conversation."""
+    @_builtins.property
+    def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The items, each the UTF-8 bytes of one JSON object in any form that the Responses API accepts; at most 20."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        items: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "items", b"items", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddConversationItemsRequest: _TypeAlias = AddConversationItemsRequest  # noqa: Y015
+
+@_typing.final
+class AddConversationItemsReply(_message.Message):
+    """The items that were added."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Item]:
+        """The items as the API shows them, with their ids."""
+
+    def __init__(
+        self,
+        *,
+        items: _abc.Iterable[_common_pb2.Item] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddConversationItemsReply: _TypeAlias = AddConversationItemsReply  # noqa: Y015

@@ -40,6 +40,31 @@ class OrchestratorServiceStub(object):
                 request_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateResponseRequest.SerializeToString,
                 response_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateResponseReply.FromString,
                 _registered_method=True)
+        self.StartResponse = channel.unary_unary(
+                '/turnkeep.orchestrator.v1.OrchestratorService/StartResponse',
+                request_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.StartResponseRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.StartResponseReply.FromString,
+                _registered_method=True)
+        self.CountInputTokens = channel.unary_unary(
+                '/turnkeep.orchestrator.v1.OrchestratorService/CountInputTokens',
+                request_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CountInputTokensRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CountInputTokensReply.FromString,
+                _registered_method=True)
+        self.CompactContext = channel.unary_unary(
+                '/turnkeep.orchestrator.v1.OrchestratorService/CompactContext',
+                request_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompactContextRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompactContextReply.FromString,
+                _registered_method=True)
+        self.CreateConversation = channel.unary_unary(
+                '/turnkeep.orchestrator.v1.OrchestratorService/CreateConversation',
+                request_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateConversationRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateConversationReply.FromString,
+                _registered_method=True)
+        self.AddConversationItems = channel.unary_unary(
+                '/turnkeep.orchestrator.v1.OrchestratorService/AddConversationItems',
+                request_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.AddConversationItemsRequest.SerializeToString,
+                response_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.AddConversationItemsReply.FromString,
+                _registered_method=True)
         self.Relay = channel.unary_stream(
                 '/turnkeep.orchestrator.v1.OrchestratorService/Relay',
                 request_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.RelayRequest.SerializeToString,
@@ -65,6 +90,47 @@ class OrchestratorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartResponse(self, request, context):
+        """Queues one turn to be run in the background and gives its response as it stands; its events are watched at the history service.
+        Fails like CreateResponse where the request itself is at fault, and with RESOURCE_EXHAUSTED `queue_full`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountInputTokens(self, request, context):
+        """Says how many input tokens a turn would have, by the engine's count where it offers one, else by estimate.
+        Fails like CreateResponse where the request itself is at fault.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompactContext(self, request, context):
+        """Compacts a context and gives what stands for it; nothing is stored.
+        Fails like CreateResponse where the request or the engine is at fault, and with UNKNOWN `compaction_failed` when the model gives no summary.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateConversation(self, request, context):
+        """Creates a conversation with its first items.
+        Fails with INVALID_ARGUMENT (`invalid_request`, `unsupported`) and UNAVAILABLE `history_unavailable`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddConversationItems(self, request, context):
+        """Appends items to a conversation.
+        Fails with NOT_FOUND `conversation_not_found`, ABORTED `conversation_locked`, FAILED_PRECONDITION `conversation_full`, INVALID_ARGUMENT
+        (`invalid_request`, `unsupported`) and UNAVAILABLE `history_unavailable`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Relay(self, request, context):
         """Passes one HTTP request to the engine and its answer back, byte for byte: first the head, then the body in chunks as they come.
         Whatever the engine answers is a success of this call, whatever its status.
@@ -82,6 +148,31 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.CreateResponse,
                     request_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateResponseRequest.FromString,
                     response_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateResponseReply.SerializeToString,
+            ),
+            'StartResponse': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartResponse,
+                    request_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.StartResponseRequest.FromString,
+                    response_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.StartResponseReply.SerializeToString,
+            ),
+            'CountInputTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountInputTokens,
+                    request_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CountInputTokensRequest.FromString,
+                    response_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CountInputTokensReply.SerializeToString,
+            ),
+            'CompactContext': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompactContext,
+                    request_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompactContextRequest.FromString,
+                    response_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompactContextReply.SerializeToString,
+            ),
+            'CreateConversation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateConversation,
+                    request_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateConversationRequest.FromString,
+                    response_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateConversationReply.SerializeToString,
+            ),
+            'AddConversationItems': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddConversationItems,
+                    request_deserializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.AddConversationItemsRequest.FromString,
+                    response_serializer=turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.AddConversationItemsReply.SerializeToString,
             ),
             'Relay': grpc.unary_stream_rpc_method_handler(
                     servicer.Relay,
@@ -117,6 +208,141 @@ class OrchestratorService(object):
             '/turnkeep.orchestrator.v1.OrchestratorService/CreateResponse',
             turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateResponseRequest.SerializeToString,
             turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateResponseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartResponse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.orchestrator.v1.OrchestratorService/StartResponse',
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.StartResponseRequest.SerializeToString,
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.StartResponseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountInputTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.orchestrator.v1.OrchestratorService/CountInputTokens',
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CountInputTokensRequest.SerializeToString,
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CountInputTokensReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompactContext(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.orchestrator.v1.OrchestratorService/CompactContext',
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompactContextRequest.SerializeToString,
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompactContextReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateConversation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.orchestrator.v1.OrchestratorService/CreateConversation',
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateConversationRequest.SerializeToString,
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateConversationReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddConversationItems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/turnkeep.orchestrator.v1.OrchestratorService/AddConversationItems',
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.AddConversationItemsRequest.SerializeToString,
+            turnkeep_dot_orchestrator_dot_v1_dot_orchestrator__pb2.AddConversationItemsReply.FromString,
             options,
             channel_credentials,
             insecure,

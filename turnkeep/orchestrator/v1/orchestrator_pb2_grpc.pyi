@@ -48,6 +48,27 @@ class OrchestratorServiceStub:
     (`rate_limit_exceeded`, `request_too_large`), UNAVAILABLE (`engine_unavailable`, `history_unavailable`), DEADLINE_EXCEEDED
     `engine_timeout`, UNKNOWN `engine_error`, and DATA_LOSS `history_incomplete`.
     """
+    StartResponse: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.StartResponseRequest, _orchestrator_pb2.StartResponseReply]
+    """Queues one turn to be run in the background and gives its response as it stands; its events are watched at the history service.
+    Fails like CreateResponse where the request itself is at fault, and with RESOURCE_EXHAUSTED `queue_full`.
+    """
+    CountInputTokens: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CountInputTokensRequest, _orchestrator_pb2.CountInputTokensReply]
+    """Says how many input tokens a turn would have, by the engine's count where it offers one, else by estimate.
+    Fails like CreateResponse where the request itself is at fault.
+    """
+    CompactContext: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CompactContextRequest, _orchestrator_pb2.CompactContextReply]
+    """Compacts a context and gives what stands for it; nothing is stored.
+    Fails like CreateResponse where the request or the engine is at fault, and with UNKNOWN `compaction_failed` when the model gives no summary.
+    """
+    CreateConversation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateConversationRequest, _orchestrator_pb2.CreateConversationReply]
+    """Creates a conversation with its first items.
+    Fails with INVALID_ARGUMENT (`invalid_request`, `unsupported`) and UNAVAILABLE `history_unavailable`.
+    """
+    AddConversationItems: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.AddConversationItemsRequest, _orchestrator_pb2.AddConversationItemsReply]
+    """Appends items to a conversation.
+    Fails with NOT_FOUND `conversation_not_found`, ABORTED `conversation_locked`, FAILED_PRECONDITION `conversation_full`, INVALID_ARGUMENT
+    (`invalid_request`, `unsupported`) and UNAVAILABLE `history_unavailable`.
+    """
     Relay: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.RelayRequest, _orchestrator_pb2.RelayReply]
     """Passes one HTTP request to the engine and its answer back, byte for byte: first the head, then the body in chunks as they come.
     Whatever the engine answers is a success of this call, whatever its status.
@@ -69,6 +90,27 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     `context_length_exceeded`), ABORTED `response_not_finished`, NOT_FOUND `model_not_found`, RESOURCE_EXHAUSTED
     (`rate_limit_exceeded`, `request_too_large`), UNAVAILABLE (`engine_unavailable`, `history_unavailable`), DEADLINE_EXCEEDED
     `engine_timeout`, UNKNOWN `engine_error`, and DATA_LOSS `history_incomplete`.
+    """
+    StartResponse: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.StartResponseRequest, _orchestrator_pb2.StartResponseReply]  # type: ignore[assignment]
+    """Queues one turn to be run in the background and gives its response as it stands; its events are watched at the history service.
+    Fails like CreateResponse where the request itself is at fault, and with RESOURCE_EXHAUSTED `queue_full`.
+    """
+    CountInputTokens: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CountInputTokensRequest, _orchestrator_pb2.CountInputTokensReply]  # type: ignore[assignment]
+    """Says how many input tokens a turn would have, by the engine's count where it offers one, else by estimate.
+    Fails like CreateResponse where the request itself is at fault.
+    """
+    CompactContext: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CompactContextRequest, _orchestrator_pb2.CompactContextReply]  # type: ignore[assignment]
+    """Compacts a context and gives what stands for it; nothing is stored.
+    Fails like CreateResponse where the request or the engine is at fault, and with UNKNOWN `compaction_failed` when the model gives no summary.
+    """
+    CreateConversation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateConversationRequest, _orchestrator_pb2.CreateConversationReply]  # type: ignore[assignment]
+    """Creates a conversation with its first items.
+    Fails with INVALID_ARGUMENT (`invalid_request`, `unsupported`) and UNAVAILABLE `history_unavailable`.
+    """
+    AddConversationItems: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.AddConversationItemsRequest, _orchestrator_pb2.AddConversationItemsReply]  # type: ignore[assignment]
+    """Appends items to a conversation.
+    Fails with NOT_FOUND `conversation_not_found`, ABORTED `conversation_locked`, FAILED_PRECONDITION `conversation_full`, INVALID_ARGUMENT
+    (`invalid_request`, `unsupported`) and UNAVAILABLE `history_unavailable`.
     """
     Relay: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.RelayRequest, _orchestrator_pb2.RelayReply]  # type: ignore[assignment]
     """Passes one HTTP request to the engine and its answer back, byte for byte: first the head, then the body in chunks as they come.
@@ -94,6 +136,57 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         `context_length_exceeded`), ABORTED `response_not_finished`, NOT_FOUND `model_not_found`, RESOURCE_EXHAUSTED
         (`rate_limit_exceeded`, `request_too_large`), UNAVAILABLE (`engine_unavailable`, `history_unavailable`), DEADLINE_EXCEEDED
         `engine_timeout`, UNKNOWN `engine_error`, and DATA_LOSS `history_incomplete`.
+        """
+
+    @_abc_1.abstractmethod
+    def StartResponse(
+        self,
+        request: _orchestrator_pb2.StartResponseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.StartResponseReply, _abc.Awaitable[_orchestrator_pb2.StartResponseReply]]:
+        """Queues one turn to be run in the background and gives its response as it stands; its events are watched at the history service.
+        Fails like CreateResponse where the request itself is at fault, and with RESOURCE_EXHAUSTED `queue_full`.
+        """
+
+    @_abc_1.abstractmethod
+    def CountInputTokens(
+        self,
+        request: _orchestrator_pb2.CountInputTokensRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.CountInputTokensReply, _abc.Awaitable[_orchestrator_pb2.CountInputTokensReply]]:
+        """Says how many input tokens a turn would have, by the engine's count where it offers one, else by estimate.
+        Fails like CreateResponse where the request itself is at fault.
+        """
+
+    @_abc_1.abstractmethod
+    def CompactContext(
+        self,
+        request: _orchestrator_pb2.CompactContextRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.CompactContextReply, _abc.Awaitable[_orchestrator_pb2.CompactContextReply]]:
+        """Compacts a context and gives what stands for it; nothing is stored.
+        Fails like CreateResponse where the request or the engine is at fault, and with UNKNOWN `compaction_failed` when the model gives no summary.
+        """
+
+    @_abc_1.abstractmethod
+    def CreateConversation(
+        self,
+        request: _orchestrator_pb2.CreateConversationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.CreateConversationReply, _abc.Awaitable[_orchestrator_pb2.CreateConversationReply]]:
+        """Creates a conversation with its first items.
+        Fails with INVALID_ARGUMENT (`invalid_request`, `unsupported`) and UNAVAILABLE `history_unavailable`.
+        """
+
+    @_abc_1.abstractmethod
+    def AddConversationItems(
+        self,
+        request: _orchestrator_pb2.AddConversationItemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.AddConversationItemsReply, _abc.Awaitable[_orchestrator_pb2.AddConversationItemsReply]]:
+        """Appends items to a conversation.
+        Fails with NOT_FOUND `conversation_not_found`, ABORTED `conversation_locked`, FAILED_PRECONDITION `conversation_full`, INVALID_ARGUMENT
+        (`invalid_request`, `unsupported`) and UNAVAILABLE `history_unavailable`.
         """
 
     @_abc_1.abstractmethod

@@ -100,7 +100,7 @@ class OrchestratorServiceServicer(object):
 
     def CountInputTokens(self, request, context):
         """Says how many input tokens a turn would have, by the engine's count where it offers one, else by estimate.
-        Fails like CreateResponse where the request itself is at fault.
+        Fails with INVALID_ARGUMENT `invalid_request` and otherwise like CreateResponse where the request itself is at fault.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,7 +54,7 @@ class OrchestratorServiceStub:
     """
     CountInputTokens: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CountInputTokensRequest, _orchestrator_pb2.CountInputTokensReply]
     """Says how many input tokens a turn would have, by the engine's count where it offers one, else by estimate.
-    Fails like CreateResponse where the request itself is at fault.
+    Fails with INVALID_ARGUMENT `invalid_request` and otherwise like CreateResponse where the request itself is at fault.
     """
     CompactContext: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CompactContextRequest, _orchestrator_pb2.CompactContextReply]
     """Compacts a context and gives what stands for it; nothing is stored.
@@ -97,7 +97,7 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """
     CountInputTokens: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CountInputTokensRequest, _orchestrator_pb2.CountInputTokensReply]  # type: ignore[assignment]
     """Says how many input tokens a turn would have, by the engine's count where it offers one, else by estimate.
-    Fails like CreateResponse where the request itself is at fault.
+    Fails with INVALID_ARGUMENT `invalid_request` and otherwise like CreateResponse where the request itself is at fault.
     """
     CompactContext: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CompactContextRequest, _orchestrator_pb2.CompactContextReply]  # type: ignore[assignment]
     """Compacts a context and gives what stands for it; nothing is stored.
@@ -155,7 +155,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CountInputTokensReply, _abc.Awaitable[_orchestrator_pb2.CountInputTokensReply]]:
         """Says how many input tokens a turn would have, by the engine's count where it offers one, else by estimate.
-        Fails like CreateResponse where the request itself is at fault.
+        Fails with INVALID_ARGUMENT `invalid_request` and otherwise like CreateResponse where the request itself is at fault.
         """
 
     @_abc_1.abstractmethod

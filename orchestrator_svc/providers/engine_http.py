@@ -6,7 +6,7 @@ before any byte of an answer: then the engine had closed it and never saw the re
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from svckit.telemetry import current_trace
 
 _READ_BYTES = 256 * 1024
 _PROBE_SECONDS = 2.0
+_LAST_BYTES_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -61,6 +62,13 @@ class EngineHttp:
             yield chunk
             wait = self._waits.gap_timeout_seconds
 
+    async def settle(self, response: aiohttp.ClientResponse) -> None:
+        """Reads the last bytes of an answer that is over, so that its connection can be used again; waits for them only shortly."""
+        with suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(_LAST_BYTES_SECONDS):
+                while await response.content.readany():
+                    pass
+
     async def answers(self) -> bool:
         """Whether the engine can be reached and is not failing."""
         try:
@@ -74,7 +82,7 @@ class EngineHttp:
         try:
             return await self._requested(self._pooled, sending, method, path, headers, body)
         except (aiohttp.ClientConnectionError, OSError) as exc:
-            if not sending.reused or isinstance(exc, aiohttp.ServerTimeoutError):
+            if not sending.reused or isinstance(exc, aiohttp.ServerTimeoutError) or _has_begun_to_answer(exc):
                 raise EngineUnavailable from exc
         try:
             return await self._requested(self._fresh, sending, method, path, headers, body)
@@ -126,6 +134,11 @@ async def open_engine_http(engine: EngineSettings, key: str, waits: Orchestrator
 def _left_in(content: aiohttp.StreamReader) -> bytes:
     """What had arrived when the connection broke; aiohttp's public methods raise first and never give it out."""
     return content._read_nowait(-1)
+
+
+def _has_begun_to_answer(error: Exception) -> bool:
+    """Whether the connection broke within the head of an answer; aiohttp then says what there was of it."""
+    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
 
 
 def base_url(url: str) -> str:

@@ -103,20 +103,24 @@ class ResponsesProvider:
             yield Translator(self._http.secrets).whole(await self._whole(response))
 
     async def _streamed(self, response: aiohttp.ClientResponse) -> Batches:
-        parser, translator = Parser(), Translator(self._http.secrets)
+        parser, translator, is_over = Parser(), Translator(self._http.secrets), False
         try:
             async for chunk in self._http.chunks(response):
                 events = parser.feed(chunk)
                 read = translator.read(events) if events else ()
+                is_over = translator.ended
                 if read or (events and translator.begun):
                     yield read
-                if translator.ended:
+                if is_over:
                     return
             yield translator.end(parser.end())
         except EventTooLarge as exc:
             raise EngineError from exc
         except ServiceError as error:
             yield translator.broken(error)
+        finally:
+            if is_over:
+                await self._http.settle(response)
 
     async def _explanation(self, response: aiohttp.ClientResponse) -> bytes:
         """The body of a refusal, as far as it can be had: the status says enough."""

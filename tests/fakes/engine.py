@@ -182,7 +182,7 @@ class FakeEngine:
             finally:
                 self.in_flight -= received.method == "POST"
                 received.finished.set()
-                wire.serving = None
+            wire.serving = None
 
     def _note(self, received: Received) -> None:
         kept = self._record_for(received)

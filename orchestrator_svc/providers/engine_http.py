@@ -6,7 +6,7 @@ before any byte of an answer: then the engine had closed it and never saw the re
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ import aiohttp
 
 from orchestrator_svc.errors import EngineStreamInterrupted, EngineTimeout, EngineUnavailable
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
+from svckit.patience import Patience
 from svckit.telemetry import current_trace
 
 _READ_BYTES = 256 * 1024
@@ -57,10 +58,10 @@ class EngineHttp:
 
     async def chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises EngineTimeout when it pauses too long, EngineStreamInterrupted when it breaks off."""
-        wait = self._waits.first_event_timeout_seconds
-        while chunk := await self._next_chunk(response, wait):
-            yield chunk
-            wait = self._waits.gap_timeout_seconds
+        with closing(Patience(seconds=self._waits.first_event_timeout_seconds)) as patience:
+            while chunk := await _next_chunk(response.content, patience):
+                yield chunk
+                patience.seconds = self._waits.gap_timeout_seconds
 
     async def settle(self, response: aiohttp.ClientResponse) -> None:
         """Reads the last bytes of an answer that is over, so that its connection can be used again; waits for them only shortly."""
@@ -104,17 +105,6 @@ class EngineHttp:
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as exc:
             raise EngineUnavailable from exc
 
-    async def _next_chunk(self, response: aiohttp.ClientResponse, wait: float) -> bytes:
-        try:
-            async with asyncio.timeout(wait):
-                return await response.content.readany()
-        except TimeoutError as exc:
-            raise EngineTimeout from exc
-        except (aiohttp.ClientError, OSError) as exc:
-            if came_before := _left_in(response.content):
-                return came_before
-            raise EngineStreamInterrupted from exc
-
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
         headers = dict(given)
         trace = current_trace()
@@ -129,6 +119,18 @@ async def open_engine_http(engine: EngineSettings, key: str, waits: Orchestrator
     """The pool to one engine; closed with all its connections at the end."""
     async with _session(waits, keep=True) as pooled, _session(waits, keep=False) as fresh:
         yield EngineHttp(engine, key, waits, pooled, fresh)
+
+
+async def _next_chunk(content: aiohttp.StreamReader, patience: Patience) -> bytes:
+    try:
+        with patience:
+            return await content.readany()
+    except TimeoutError as exc:
+        raise EngineTimeout from exc
+    except (aiohttp.ClientError, OSError) as exc:
+        if came_before := _left_in(content):
+            return came_before
+        raise EngineStreamInterrupted from exc
 
 
 def _left_in(content: aiohttp.StreamReader) -> bytes:

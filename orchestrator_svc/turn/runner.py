@@ -30,6 +30,7 @@ from orchestrator_svc.turn.events import (
 )
 from orchestrator_svc.turn.machine import advance
 from orchestrator_svc.turn.state import Phase, Turn
+from svckit.patience import Patience
 
 StreamEvents = tuple[StreamEvent, ...]
 
@@ -82,6 +83,7 @@ class _Runner:
         self.turn = turn
         self._around = around
         self._grace = asyncio.get_running_loop().time() + around.first_event_grace
+        self._patience = Patience(until=around.deadline)
         self._model: Batches | None = None
         self._first: asyncio.Task[tuple[ModelEvent, ...] | None] | None = None
         self._tools: set[asyncio.Task[TurnEvent]] = set()
@@ -100,6 +102,7 @@ class _Runner:
                     return
                 event = await self._next(last)
         finally:
+            self._patience.close()
             await self._hang_up()
 
     async def _next(self, action: Action | None) -> TurnEvent:
@@ -124,7 +127,7 @@ class _Runner:
     async def _heard(self) -> TurnEvent:
         """What the model sends next, unless a deadline or a shutdown comes first."""
         try:
-            async with asyncio.timeout_at(self._around.deadline):
+            with self._patience:
                 return await self._received()
         except TimeoutError:
             return Stopped("turn_timeout", "The turn took longer than the gateway allows.", EngineTimeout())

@@ -117,17 +117,24 @@ def _ask_sdk(model: typing.Any, value: Json, what: str) -> None:
 
 
 def _typed_event(event: Json) -> Json:
-    return event | {"response": _typed(typing.cast(Json, event["response"]))} if isinstance(event.get("response"), dict) else event
+    if isinstance(event.get("response"), dict):
+        return event | {"response": _typed(typing.cast(Json, event["response"]))}
+    item = event.get("item")
+    if isinstance(item, dict) and item.get("type") == "web_search_call" and event["type"] == "response.output_item.added":
+        # recorded streams announce a search without its action, which the SDK's type wants
+        return event | {"item": item | {"action": {"type": "search", "query": ""}}}
+    return event
 
 
 def _typed(response: Json) -> Json:
-    """The response with an error code that the SDK lists: it lists those of one vendor, and reads any string."""
-    error = response.get("error")
-    return (
-        response | {"error": error | {"code": "server_error"}}
-        if isinstance(error, dict) and isinstance(error.get("code"), str)
-        else response
-    )
+    """The response with an error code and a reason that the SDK lists: it lists those of one vendor, and reads any string."""
+    typed = dict(response)
+    error, details = response.get("error"), response.get("incomplete_details")
+    if isinstance(error, dict) and isinstance(error.get("code"), str):
+        typed["error"] = error | {"code": "server_error"}
+    if isinstance(details, dict) and details.get("reason") == "max_rounds":
+        typed["incomplete_details"] = {"reason": "max_output_tokens"}
+    return typed
 
 
 def _refuse_nulls(value: object, where: str) -> None:

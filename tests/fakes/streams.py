@@ -216,6 +216,7 @@ class _Item:
     summary: list[_Text] = field(default_factory=list)
     strings: dict[str, list[str]] = field(default_factory=dict)
     finished: dict[str, str] = field(default_factory=dict)
+    stages: list[str] = field(default_factory=list)
     done: Json | None = None
 
 
@@ -224,9 +225,24 @@ BLANK: dict[str, Json] = {
     "function_call": {"arguments": "", "status": "in_progress"},
     "custom_tool_call": {"input": ""},
     "reasoning": {"summary": []},
+    "web_search_call": {"status": "in_progress", "action": None},
+    "mcp_list_tools": {"tools": []},
+    "mcp_call": {"status": "in_progress", "arguments": "", "output": None, "error": None},
 }
 """What an item of a type holds when it is announced, before its deltas."""
 SAME_THROUGHOUT = ("type", "id", "role", "name", "call_id", "namespace", "server_label")
+STAGES = {
+    "web_search_call": ("in_progress", "searching", "completed"),
+    "mcp_list_tools": ("in_progress", "completed"),
+    "mcp_call": ("in_progress", "completed"),
+}
+"""The events between the announcement and the end of what the gateway does itself, when it succeeds."""
+FAILED_STAGES = {
+    "web_search_call": (("in_progress",), ("in_progress", "searching")),
+    "mcp_list_tools": (("in_progress", "failed"),),
+    "mcp_call": (("in_progress", "failed"), ("in_progress",)),
+}
+"""The same, when it fails or is cut short."""
 PART_TEXTS = {
     "response.output_text": "output_text",
     "response.refusal": "refusal",
@@ -414,8 +430,14 @@ class _Checker:
         return item, key
 
     def _progress(self, event: Json) -> None:
-        if "item_id" in event:
-            self._item_of(event)
+        if "item_id" not in event:
+            return
+        item = self._item_of(event)
+        kind, _, stage = str(event["type"]).removeprefix("response.").partition(".")
+        _need(kind == item.added["type"], f"the item is a {item.added['type']}")
+        _need(stage != "in_progress" or not item.strings, "in_progress behind a delta")
+        _need(stage not in ("completed", "failed") or not item.strings or item.finished, f"{stage} before the arguments are done")
+        item.stages.append(stage)
 
     def _item_done(self, event: Json) -> None:
         body = cast(Json, event["item"])
@@ -425,7 +447,18 @@ class _Checker:
             _need(body.get(key) == item.added.get(key), f"{key} was {item.added.get(key)!r} and is now {body.get(key)!r}")
         _need(body.get("status") != "in_progress", "a closed item is in_progress")
         self._check_built(item, body)
+        self._check_stages(item, body)
         item.done = body
+
+    def _check_stages(self, item: _Item, body: Json) -> None:
+        """What the gateway does itself is told in the recorded steps; what only asks the client is whole from the start."""
+        kind = str(body["type"])
+        _need(kind != "mcp_approval_request" or body == item.added, "an approval request is announced as it is closed")
+        if kind not in STAGES:
+            return
+        failed = body.get("status", "completed") != "completed" or (kind == "mcp_list_tools" and "error" in body)
+        allowed = FAILED_STAGES[kind] if failed else (STAGES[kind],)
+        _need(tuple(item.stages) in allowed, f"its steps were {item.stages}")
 
     def _check_built(self, item: _Item, body: Json) -> None:
         if body["type"] in ("message", "reasoning"):

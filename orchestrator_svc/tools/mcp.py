@@ -194,10 +194,11 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def _result(result: "types.CallToolResult", endpoint: Endpoint) -> ToolResult:
-    parts = [_redacted_part(part, endpoint) for block in result.content for part in _parts(block)]
+    said = [part for block in result.content for part in _parts(block)]
     if result.structured_content is not None:
-        text = _structured_text(result.structured_content, [str(part["text"]) for part in parts if part["type"] == "input_text"])
-        parts += [_redacted_part(_input_text(text), endpoint)] if text else []
+        text = _structured_text(result.structured_content, [str(part["text"]) for part in said if part["type"] == "input_text"])
+        said += [_input_text(text)] if text else []
+    parts = [_redacted_part(part, endpoint) for part in said]
     shown = "\n".join(_shown(part) for part in parts)
     has_images = any(part["type"] == "input_image" for part in parts)
     error = {"type": "mcp_tool_execution_error", "content": [_error_text(shown)]} if result.is_error else None

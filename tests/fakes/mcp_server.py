@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -319,6 +320,14 @@ def build(recorder: Recorder, release: asyncio.Event, more: Mapping[str, Callabl
             with contextlib.suppress(Exception):  # a protocol without sessions has no such notification
                 await ctx.session.send_tool_list_changed()
             return "grown"
+
+    if recorder.log is not None:
+
+        @server.tool()
+        async def crash() -> str:
+            """Ends the process."""
+            async with recorder.call("crash"):
+                os._exit(1)
 
     for name, function in more.items():
         server.add_tool(function, name=name)

@@ -40,7 +40,13 @@ _STATUSES = {
 }
 _WIRE_STATUSES = {name: status for status, name in _STATUSES.items()}
 # Codes that leave open whether the save was made.
-_UNKNOWN_OUTCOME = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+_UNKNOWN_OUTCOME = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+)
 
 log = get_logger(__name__)
 

@@ -37,7 +37,7 @@ from orchestrator_svc.tools.toolbox import Toolbox
 from orchestrator_svc.turn.actions import Record
 from orchestrator_svc.turn.events import Saved, SaveFailed, Stopped, ToolsListed
 from orchestrator_svc.turn.output import Output
-from orchestrator_svc.turn.runner import StreamEvents, Surroundings, run, save_abandoned
+from orchestrator_svc.turn.runner import StreamEvents, Surroundings, run
 from orchestrator_svc.turn.state import Limits, Phase, Turn
 from svckit.errors import ServiceError
 from svckit.ids import IdBlock, new_block, new_tree_key, tree_key_of
@@ -187,20 +187,18 @@ class Desk:
         )
 
     def _surroundings(self, continued: Continued) -> Surroundings:
-        around = Surroundings(
+        return Surroundings(
             provider=self._provider,
             list_tools=self._list_tools,
             run_tool=self._run_tool,
             max_parallel_calls=self._settings.max_parallel_calls,
             save=partial(self._save, continued),
-            abandoned=lambda turn: self._abandoned(turn, around),
             ended=_counted,
             stopped=lambda: self._stopped,
             clock=_now,
             first_event_grace=self._settings.first_event_grace_seconds,
             deadline=asyncio.get_running_loop().time() + self._settings.turn_timeout_seconds,
         )
-        return around
 
     def _save(self, continued: Continued, turn: Turn, record: Record) -> asyncio.Task[Saved | SaveFailed]:
         """Stores the turn in a task of the desk's: whoever waits for it may leave, the save goes on."""
@@ -229,9 +227,6 @@ class Desk:
         settling = self._saves.start(self._history.settle(owner, claim_id, response_id, outcomes.write(result)), "record an outcome")
         await asyncio.shield(settling)
         return result
-
-    def _abandoned(self, turn: Turn, around: Surroundings) -> None:
-        self._saves.start(save_abandoned(turn, around), "save an abandoned turn")
 
 
 def _block(asked: Asked) -> IdBlock:

@@ -37,8 +37,8 @@ StreamEvents = tuple[StreamEvent, ...]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a turn is run with. `save` starts a task that outlives its caller; `abandoned` is told of a turn whose client has left, `ended`
-    of every turn at its end; `stopped` says why the turn may not go on, or None while it may.
+    """What a turn is run with. `save` starts a task that outlives its caller; `ended` is told of every turn at its end; `stopped` says why
+    the turn may not go on, or None while it may.
 
     `clock` gives seconds since 1970. `first_event_grace` is in seconds, `deadline` in the event loop's time.
     """
@@ -48,7 +48,6 @@ class Surroundings:
     run_tool: Callable[[Turn, ToolCall], Awaitable[ToolResult]]
     max_parallel_calls: int
     save: Callable[[Turn, Record], asyncio.Future[Saved | SaveFailed]]
-    abandoned: Callable[[Turn], None]
     ended: Callable[[Turn], None]
     stopped: Callable[[], Stopped | None]
     clock: Callable[[], int]
@@ -64,18 +63,18 @@ async def run(turn: Turn, around: Surroundings) -> AsyncGenerator[StreamEvents, 
             async for batch in batches:
                 yield batch
     except (asyncio.CancelledError, GeneratorExit):
-        around.abandoned(runner.turn)
+        _save_abandoned(runner.turn, around)
         raise
     finally:
         around.ended(runner.turn)
 
 
-async def save_abandoned(turn: Turn, around: Surroundings) -> None:
-    """Tells the machine that the client has left, and stores what is to be stored."""
+def _save_abandoned(turn: Turn, around: Surroundings) -> None:
+    """Tells the machine that the client has left, and begins to store what is to be stored; nobody waits for that."""
     _, actions = advance(turn, around.stopped() or Cancelled())
     for action in actions:
         if isinstance(action, Save):
-            await around.save(turn, action.record)
+            around.save(turn, action.record)
 
 
 class _Runner:

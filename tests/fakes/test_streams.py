@@ -98,7 +98,7 @@ def final(events: Events) -> Json:
         text("cut here").incomplete(),
         (text("so far") + function_call("look", {}, "c")).failed(),
         text("oh").failed(error_event=True),
-        text("hi") + item({"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}),
+        text("hi") + item({"type": "mcp_approval_request", "server_label": "docs", "name": "look", "arguments": "{}"}),
     ],
 )
 def test_good_streams_pass_and_give_their_response(script: Script) -> None:
@@ -326,3 +326,59 @@ def test_two_runs_are_equal_when_normalised_and_only_then() -> None:
     assert normalised(one) == normalised(two)
     assert normalised(one) != normalised(other)
     assert normalised(one) != normalised(two | {"completed_at": None})
+
+
+# What a gateway does itself.
+
+SEARCHED: Json = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}
+LISTED: Json = {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "docs", "tools": [{"name": "look", "input_schema": {}}]}
+
+
+def hosted(item: Json, added: Json, *stages: str) -> Events:
+    """A stream of one hosted item with these steps between its announcement and its end."""
+    events = [event for event in good(text("x")) if event["type"] in ("response.created", "response.in_progress", "response.completed")]
+    final(events).update(output=[item])
+    place = {"output_index": 0, "item_id": item["id"]}
+    kind = f"response.{item['type']}"
+    between: Events = [{"type": "response.output_item.added", "output_index": 0, "item": added}]
+    between += [{"type": f"{kind}.{stage}", **place} for stage in stages]
+    between += [{"type": "response.output_item.done", "output_index": 0, "item": item}]
+    events[2:2] = between
+    renumber(events)
+    return events
+
+
+SEARCHING: Json = {"id": "ws_1", "type": "web_search_call", "status": "in_progress"}
+FAILED_SEARCH = SEARCHED | {"status": "failed"}
+FAILED_LISTING = LISTED | {"tools": [], "error": "unreachable"}
+LISTING = LISTED | {"tools": []}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        hosted(SEARCHED, SEARCHING, "in_progress", "searching", "completed"),
+        hosted(FAILED_SEARCH, SEARCHING, "in_progress", "searching"),
+        hosted(LISTED, LISTING, "in_progress", "completed"),
+        hosted(FAILED_LISTING, LISTING, "in_progress", "failed"),
+    ],
+)
+def test_hosted_items_in_the_recorded_steps_pass(events: Events) -> None:
+    assert check_stream(events) == final(events)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        hosted(SEARCHED, SEARCHING, "in_progress", "completed"),
+        hosted(SEARCHED, SEARCHING, "searching", "in_progress", "completed"),
+        hosted(SEARCHED, SEARCHING, "in_progress", "searching"),
+        hosted(FAILED_SEARCH, SEARCHING, "in_progress", "searching", "completed"),
+        hosted(SEARCHED, SEARCHED, "in_progress", "searching", "completed"),
+        hosted(LISTED, LISTED, "in_progress", "completed"),
+        hosted(FAILED_LISTING, LISTING, "in_progress", "completed"),
+    ],
+)
+def test_hosted_items_in_other_steps_do_not(events: Events) -> None:
+    with pytest.raises(StreamFault):
+        check_stream(events)

@@ -106,16 +106,16 @@ def _prepared(turn: Turn) -> Step:
     """All tools are known: approved calls run first, then the model is called."""
     try:
         turn.output.tools.forced_choice()
-        calls = tuple(_approved_call(turn, approved) for approved in turn.approved)
+        calls = tuple((_approved_call(turn, approved), approved.pending.arguments) for approved in turn.approved)
     except InvalidRequest as error:
         return _refused(turn, error)
     if not calls:
         return _next_round(turn)
     turn, actions = _opened(turn)
-    for call in calls:
-        turn, begun = _written(turn, projection.begin_call(turn.output, call))
+    for call, arguments in calls:
+        turn, begun = _written(turn, projection.begin_call(turn.output, call, arguments))
         actions += begun
-    turn, more = _run(turn, calls)
+    turn, more = _run(turn, tuple(call for call, _ in calls))
     return turn, actions + more
 
 

@@ -134,10 +134,10 @@ def abandon(output: Output) -> Written:
     return pen.lifted()
 
 
-def begin_call(output: Output, call: ToolCall) -> Written:
-    """Announces a call that a client has approved; its result is then awaited like any other's."""
+def begin_call(output: Output, call: ToolCall, arguments: str) -> Written:
+    """Announces a call that a client has approved, with the arguments as they were approved; its result is then awaited like any other's."""
     pen = _Pen(output)
-    pen.begin_call(call)
+    pen.begin_call(call, arguments)
     return pen.lifted()
 
 
@@ -242,7 +242,7 @@ class _Pen:
 
     def _shown_from_the_start(self, item: _OpenItem) -> _OpenItem:
         """The item announced, with what was held back of it."""
-        held, item = item.held, self._announce(item)
+        held, item = item.held, replace(self._announce(item), held=())
         for delta in held:
             self._size -= len(delta.text)
             item = self._shown(item, [delta])
@@ -310,7 +310,7 @@ class _Pen:
         return self._placed(item)
 
     def _placed(self, item: _OpenItem) -> _OpenItem:
-        item = replace(self._ordered_now(item), index=self._announced, held=())
+        item = replace(self._ordered_now(item), index=self._announced)
         self._announced += 1
         self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | self._opening(item)})
         if item.shape is not None and item.shape.started:
@@ -357,7 +357,10 @@ class _Pen:
         shape = item.shape
         if shape is None or (status == "incomplete" and shape in (shapes.UNDECLARED, shapes.APPROVAL_REQUEST)):
             return
-        item = self._call_shown(item)
+        if shape is shapes.APPROVAL_REQUEST and shapes.parsed(item.arguments) is None:
+            # nobody can approve what cannot be run: the model is told
+            shape = shapes.UNDECLARED
+        item = self._call_shown(replace(item, shape=shape))
         if not shape.runs:
             self._done(item, make(item.id, self._call_body(item, status)))
         elif status == "incomplete":
@@ -370,7 +373,7 @@ class _Pen:
         if item.shape is None or item.shape is shapes.UNDECLARED:
             return self._ordered_now(item)
         if not item.id:
-            item = replace(self._placed(item), held=item.held)
+            item = self._placed(item)
         if item.shape is shapes.CUSTOM_CALL:
             item = self._streamed(item, [PartDelta(item.key, PartKind.ARGUMENTS, 0, shapes.custom_input(item.arguments))])
         elif item.shape is not None and item.shape.arguments and item.part is None:
@@ -410,10 +413,10 @@ class _Pen:
 
     # Calls of the gateway's own tools.
 
-    def begin_call(self, call: ToolCall) -> None:
+    def begin_call(self, call: ToolCall, arguments: str) -> None:
         item = _OpenItem(-1, "function_call", call.tool.flat, call.call_id, call.tool, shapes.MCP_CALL, call.approval_request_id)
         item = self._announce(item)
-        item = self._streamed(item, [PartDelta(-1, PartKind.ARGUMENTS, 0, encode(call.arguments).decode())])
+        item = self._streamed(item, [PartDelta(-1, PartKind.ARGUMENTS, 0, arguments)])
         self._await_result(self._part_closed(item))
 
     def _await_result(self, item: _OpenItem) -> None:
@@ -474,7 +477,7 @@ class _Pen:
 
     def _opening(self, item: _OpenItem) -> JsonObject:
         if item.shape is not None:
-            return shapes.opening(item.shape, item.tool, item.call_id, item.approval_request_id)
+            return shapes.opening(item.shape, item.tool, item.call_id, item.arguments, item.approval_request_id)
         if item.type == "message":
             return {"type": "message", "status": "in_progress", "role": "assistant", "content": []}
         return {"type": "reasoning", "summary": []}

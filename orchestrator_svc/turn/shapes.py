@@ -67,8 +67,8 @@ def shape_of(tool: Tool | None) -> Shape:
     return _BY_KIND.get(tool.kind, MCP_CALL)
 
 
-def opening(shape: Shape, tool: Tool | None, call_id: str, approval_request_id: str = "") -> JsonObject:
-    """The item as it is announced, without its id."""
+def opening(shape: Shape, tool: Tool | None, call_id: str, arguments: str, approval_request_id: str = "") -> JsonObject:
+    """The item as it is announced, without its id; only an approval request has its arguments from the start."""
     if tool is None:
         return {}
     if shape is WEB_SEARCH_CALL:
@@ -76,7 +76,7 @@ def opening(shape: Shape, tool: Tool | None, call_id: str, approval_request_id: 
     if shape is MCP_CALL:
         return _opening_mcp_call(tool, approval_request_id)
     if shape is APPROVAL_REQUEST:
-        return {"type": shape.type, "server_label": tool.group, "name": tool.name, "arguments": ""}
+        return {"type": shape.type, "server_label": tool.group, "name": tool.name, "arguments": arguments}
     return _opening_client_call(shape, tool, call_id)
 
 

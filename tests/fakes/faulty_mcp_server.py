@@ -40,6 +40,7 @@ class FaultyMcpServer:
         self.url = ""
         self._known: set[str] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._running: set[asyncio.Task[None] | None] = set()
         self._server: asyncio.Server | None = None
 
     @property
@@ -72,10 +73,12 @@ class FaultyMcpServer:
         for writer in tuple(self._writers):
             writer.transport.abort()
         await self._server.wait_closed()
+        await asyncio.gather(*filter(None, self._running), return_exceptions=True)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._writers.add(writer)
+        self._running.add(asyncio.current_task())
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 while await self._one(await _read(reader), writer):
@@ -161,7 +164,7 @@ def cursor_of(request: Request) -> str:
 def text_answer(request: Request, text: str) -> bytes:
     """A tool's result as JSON."""
     answer = {"jsonrpc": "2.0", "id": request.message["id"], "result": {"content": [{"type": "text", "text": text}]}}
-    return json.dumps(answer).encode()
+    return json.dumps(answer, ensure_ascii=False).encode()
 
 
 # Faults. Each returns whether the connection goes on.
@@ -264,7 +267,7 @@ async def floods_structured(server: FaultyMcpServer, request: Request, writer: a
 
 async def latin_1(server: FaultyMcpServer, request: Request, writer: asyncio.StreamWriter) -> bool:
     """Bytes that are no UTF-8, and half of a surrogate pair."""
-    body = text_answer(request, "caf@ \ud83d \ud83c\udf78 \\ud83d").replace(b"@", b"\xe9")
+    body = text_answer(request, "@").replace(b"@", b"caf\xe9 \\ud83d \\ud83c\\udf78 \\\\ud83d")
     return await respond(writer, "200 OK", body, "application/json")
 
 

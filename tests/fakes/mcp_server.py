@@ -59,6 +59,7 @@ class Recorder:
 
     log: Path | None = None
     calls: list[Called] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
     running: int = 0
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -103,7 +104,6 @@ class FakeMcpServer:
         self.transport = transport
         self.headers: list[dict[str, str]] = []
         self.connections = 0
-        self.posts: list[str] = []
         self.release = asyncio.Event()
         self._era = era
         self._json_response = json_response
@@ -121,6 +121,11 @@ class FakeMcpServer:
             return self._recorder.calls
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         return [Called(*json.loads(line)) for line in lines]
+
+    @property
+    def cancelled(self) -> list[str]:
+        """The tools of which a call was cancelled while it ran."""
+        return self._recorder.cancelled
 
     @property
     def overlap(self) -> int:
@@ -261,7 +266,7 @@ def build(recorder: Recorder, release: asyncio.Event, more: Mapping[str, Callabl
                 await release.wait()
                 return "held"
         except asyncio.CancelledError:
-            recorder.calls.append(Called("hold cancelled", {}, recorder.running))
+            recorder.cancelled.append("hold")
             async with recorder.changed:
                 recorder.changed.notify_all()
             raise

@@ -22,6 +22,13 @@ async def fake(request: pytest.FixtureRequest) -> AsyncIterator[FakeMcpServer]:
         yield server
 
 
+@pytest.fixture
+async def http() -> AsyncIterator[FakeMcpServer]:
+    """A server of today."""
+    async with FakeMcpServer() as server:
+        yield server
+
+
 SERVER = McpServer("fake")
 
 
@@ -45,8 +52,8 @@ async def test_twelve_slow_calls_run_side_by_side_over_one_session(fake: FakeMcp
     assert fake.overlap == 12
 
 
-async def test_a_tool_that_fails_says_so_to_the_model_and_the_client(fake: FakeMcpServer) -> None:
-    async with opened({"fake": fake.settings}) as client:
+async def test_a_tool_that_fails_says_so_to_the_model_and_the_client(http: FakeMcpServer) -> None:
+    async with opened({"fake": http.settings}) as client:
         result = await run(client, SERVER, "fail")
     text = "Error executing tool fail: it failed"
     assert result.failed
@@ -57,8 +64,8 @@ async def test_a_tool_that_fails_says_so_to_the_model_and_the_client(fake: FakeM
     }
 
 
-async def test_images_reach_the_model_as_images(fake: FakeMcpServer) -> None:
-    async with opened({"fake": fake.settings}) as client:
+async def test_images_reach_the_model_as_images(http: FakeMcpServer) -> None:
+    async with opened({"fake": http.settings}) as client:
         result = await run(client, SERVER, "picture")
     assert result.output == (
         {"type": "input_text", "text": "a pixel"},
@@ -67,15 +74,15 @@ async def test_images_reach_the_model_as_images(fake: FakeMcpServer) -> None:
     assert result.public["output"] == "a pixel\n[image: image/png]"
 
 
-async def test_a_structured_result_is_said_once(fake: FakeMcpServer) -> None:
-    async with opened({"fake": fake.settings}) as client:
+async def test_a_structured_result_is_said_once(http: FakeMcpServer) -> None:
+    async with opened({"fake": http.settings}) as client:
         table, total = await run(client, SERVER, "table"), await run(client, SERVER, "add", a=1, b=2)
     assert json.loads(str(table.output)) == {"rows": [1, 2, 3]}
     assert total.output == "3"
 
 
-async def test_resources_are_read_and_what_no_engine_reads_is_named(fake: FakeMcpServer) -> None:
-    async with opened({"fake": fake.settings}) as client:
+async def test_resources_are_read_and_what_no_engine_reads_is_named(http: FakeMcpServer) -> None:
+    async with opened({"fake": http.settings}) as client:
         result = await run(client, SERVER, "mixed")
     assert result.output == (
         {"type": "input_text", "text": "first"},
@@ -193,5 +200,5 @@ async def test_a_caller_that_is_cancelled_cancels_its_call_at_the_server(transpo
         held.cancel()
         with pytest.raises(asyncio.CancelledError):
             await held
-        await fake.until(lambda: fake.calls[-1].name == "hold cancelled")
+        await fake.until(lambda: fake.cancelled == ["hold"])
         assert (await run(client, server, "echo", text="still there")).output == "still there"

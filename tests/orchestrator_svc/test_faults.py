@@ -105,7 +105,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("words", PLACES)
+@pytest.mark.parametrize("words", PLACES, ids=range(len(PLACES)))
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500, 503])
 def test_no_refusal_holds_a_secret_b156_b162(status: int, words: str) -> None:
     body = {"error": {"message": words, "param": words, "code": words, "type": words}}
@@ -115,7 +115,7 @@ def test_no_refusal_holds_a_secret_b156_b162(status: int, words: str) -> None:
     assert found([KEY, HOST], {"what travels": repr(told)}) == []
 
 
-@pytest.mark.parametrize("words", PLACES)
+@pytest.mark.parametrize("words", PLACES, ids=range(len(PLACES)))
 def test_no_failed_response_holds_a_secret_b156_b162(words: str) -> None:
     failure = failed_by_engine({"message": words, "code": words}, SECRETS)
 

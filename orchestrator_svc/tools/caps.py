@@ -1,4 +1,15 @@
-"""The cap on what a tool may say: a text, to at most so many bytes of UTF-8, with a mark where it was cut. Pure."""
+"""What a tool may say: so many bytes of UTF-8, with a mark where they were cut, and nothing that has no form in UTF-8. Pure."""
+
+from dataclasses import replace
+
+from orchestrator_svc.items import JsonObject
+from orchestrator_svc.tools.base import Citation, Parts, ToolResult
+from svckit.json_text import halves_joined
+
+
+def bounded(result: ToolResult, limit: int) -> ToolResult:
+    """The result as it is told, stored and sent: each of its texts, and all of what the model reads, within `limit` bytes."""
+    return _capped(_sayable(result), limit)
 
 
 def capped(text: str, max_bytes: int) -> str:
@@ -24,3 +35,53 @@ def _start(encoded: bytes, size: int) -> str:
 
 def _note(shown: int, whole: int) -> bytes:
     return f"\n[cut: {shown} of {whole} bytes shown]".encode()
+
+
+def _sayable(result: ToolResult) -> ToolResult:
+    """The result without halves of surrogate pairs, which have no form in UTF-8: what is told is stored and sent."""
+    output = tuple(map(_sayable_object, result.output)) if isinstance(result.output, tuple) else _sayable_text(result.output)
+    citations = tuple(Citation(_sayable_text(one.url), _sayable_text(one.title)) for one in result.citations)
+    return replace(result, output=output, public=_sayable_object(result.public), citations=citations)
+
+
+def _sayable_object(value: JsonObject) -> JsonObject:
+    return {_sayable_text(key): _sayable_value(one) for key, one in value.items()}
+
+
+def _sayable_value(value: object) -> object:
+    if isinstance(value, str):
+        return _sayable_text(value)
+    if isinstance(value, dict):
+        return _sayable_object(value)
+    return [_sayable_value(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _sayable_text(text: str) -> str:
+    return text if text.isascii() else halves_joined(text)
+
+
+def _capped(result: ToolResult, limit: int) -> ToolResult:
+    public = {key: capped(value, limit) if isinstance(value, str) else value for key, value in result.public.items()}
+    if isinstance(result.output, str):
+        return replace(result, output=capped(result.output, limit), public=public)
+    return replace(result, output=_capped_parts(result.output, limit), public=public)
+
+
+def _capped_parts(parts: Parts, limit: int) -> Parts:
+    """As many parts as there is room for; a text that is cut says so, and an image that is too large is named instead."""
+    kept: list[JsonObject] = []
+    for part in parts:
+        key = "text" if part["type"] == "input_text" else "image_url"
+        value = str(part.get(key, ""))
+        if key == "text":
+            value = capped(value, limit)
+            kept.append({**part, "text": value})
+        elif len(value) <= limit:
+            kept.append(part)
+        else:
+            value = "[An image was left out because it is too large.]"
+            kept.append({"type": "input_text", "text": value})
+        limit -= len(value.encode())
+        if limit <= 0:
+            break
+    return tuple(kept)

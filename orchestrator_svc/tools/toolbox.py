@@ -14,8 +14,8 @@ from prometheus_client import Counter, Histogram
 
 from orchestrator_svc.request import ToolKinds
 from orchestrator_svc.settings import OrchestratorSettings
-from orchestrator_svc.tools.base import Handler, ListedTool, Lister, McpServer, Parts, ToolCall, ToolFailed, ToolResult
-from orchestrator_svc.tools.caps import capped
+from orchestrator_svc.tools.base import Handler, ListedTool, Lister, McpServer, ToolCall, ToolFailed, ToolResult
+from orchestrator_svc.tools.caps import bounded
 from svckit.logs import get_logger
 
 CALLS = Counter("turnkeep_orchestrator_tool_calls_total", "Calls of gateway-owned tools, by kind and outcome.", ["kind", "outcome"])
@@ -53,7 +53,7 @@ class Toolbox:
             with CALL_SECONDS.labels(call.tool.kind).time():
                 result = await self._ran(call)
         CALLS.labels(call.tool.kind, "failed" if result.failed else "ok").inc()
-        return _capped(result, self._settings.max_tool_output_bytes)
+        return bounded(result, self._settings.max_tool_output_bytes)
 
     async def _ran(self, call: ToolCall) -> ToolResult:
         seconds = self._settings.tool_timeout_seconds
@@ -99,28 +99,3 @@ def _masked(what: str, error: Exception) -> str:
     error_id = f"err_{secrets.token_hex(8)}"
     log.error("a tool failed", tool=what, error_id=error_id, exc_info=error)
     return f"The tool failed inside the gateway (error id {error_id})."
-
-
-def _capped(result: ToolResult, limit: int) -> ToolResult:
-    """What the model sees is what is stored, so it is cut once, here."""
-    public = {key: capped(value, limit) if isinstance(value, str) else value for key, value in result.public.items()}
-    if isinstance(result.output, str):
-        return replace(result, output=capped(result.output, limit), public=public)
-    return replace(result, output=_capped_parts(result.output, limit), public=public)
-
-
-def _capped_parts(parts: Parts, limit: int) -> Parts:
-    kept = []
-    for part in parts:
-        key = "text" if part["type"] == "input_text" else "image_url"
-        value = str(part.get(key, ""))
-        if key == "text":
-            kept.append({**part, "text": capped(value, max(limit, 1))})
-        elif len(value) <= limit:
-            kept.append(part)
-        else:
-            kept.append({"type": "input_text", "text": "[An image was left out because it is too large.]"})
-        limit -= len(value.encode())
-        if limit <= 0:
-            break
-    return tuple(kept)

@@ -4,6 +4,7 @@ An approved call is run by the turn, with exactly the arguments that were approv
 A request that nobody has answered renders nothing.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -31,14 +32,22 @@ class _Answer(msgspec.Struct):
     reason: str | None = None
 
 
+class _Called(msgspec.Struct):
+    approval_request_id: str | None = None
+
+
 def resolve(input: tuple[Item, ...], pending: Mapping[str, Pending]) -> tuple[tuple[Item, ...], tuple[Approved, ...]]:
     """The input with its denials rendered, and what it approves. Raises InvalidRequest for an answer to nothing that is pending."""
     open_requests = dict(pending) | _requests_in(input)
+    settled = _settled_in(input)
     items: list[Item] = []
     approved: list[Approved] = []
     for position, item in enumerate(input):
         if item.type == "mcp_approval_response":
             answer = msgspec.json.decode(item.body, type=_Answer)
+            if answer.approval_request_id in settled:
+                items.append(item)
+                continue
             asked = open_requests.pop(answer.approval_request_id, None)
             if asked is None:
                 path = f"input[{position}].approval_request_id"
@@ -52,13 +61,20 @@ def resolve(input: tuple[Item, ...], pending: Mapping[str, Pending]) -> tuple[tu
 
 
 def call_id_of(request_id: str) -> str:
-    """The call id of an approved or denied call."""
-    return f"call_{request_id.partition('_')[2]}"
+    """The call id of an approved or denied call, of at most 64 characters."""
+    call_id = f"call_{request_id.partition('_')[2] or request_id}"
+    return call_id if len(call_id) <= 64 else f"call_{hashlib.sha256(request_id.encode()).hexdigest()[:40]}"
 
 
 def _requests_in(input: Iterable[Item]) -> dict[str, Pending]:
     """Clients that chain nothing send the request itself back, before the answer."""
     return {item.id: msgspec.json.decode(item.body, type=Pending) for item in input if item.type == "mcp_approval_request"}
+
+
+def _settled_in(input: Iterable[Item]) -> set[str]:
+    """Requests whose call has been run, and is sent back with the rest of the past."""
+    calls = (msgspec.json.decode(item.body, type=_Called) for item in input if item.type == "mcp_call")
+    return {call.approval_request_id for call in calls if call.approval_request_id}
 
 
 def _denied(item: Item, answer: _Answer, asked: Pending) -> Item:

@@ -16,6 +16,7 @@ from typing import Self
 from prometheus_client import Counter, Gauge, Histogram
 from structlog.contextvars import bind_contextvars
 
+from orchestrator_svc.context.pairing import call_ids_in
 from orchestrator_svc.context.pipeline import Draft, assembled, wanted
 from orchestrator_svc.errors import (
     Overloaded,
@@ -181,6 +182,7 @@ class Desk:
                 next_id=1 + len(request.input),
                 tools=request.tools,
                 include=request.include,
+                call_ids=call_ids_in((context, *(item.rendered for item in request.input))),
             ),
             carried=draft.carried,
             approved=draft.approved,

@@ -244,6 +244,7 @@ def _calls_started(turn: Turn, calls: tuple[MadeCall, ...]) -> Step:
     runnable: list[ToolCall] = []
     answers: list[tuple[MadeCall, ToolResult]] = []
     for call in calls:
+        turn = replace(turn, silenced=turn.silenced or (call.tool is not None and _is_at_limit(turn)))
         judged = _judged(turn, call)
         if isinstance(judged, ToolResult):
             answers.append((call, judged))
@@ -259,13 +260,17 @@ def _judged(turn: Turn, made: MadeCall) -> ToolCall | ToolResult:
     """The call as it is to be run, or the answer to one that may not be."""
     if made.tool is None:
         return _not_run(f"There is no tool named '{made.name[:64]}' that may be called now.")
-    limit = turn.request.max_tool_calls
-    if limit is not None and turn.calls_made >= limit:
-        return _not_run(f"The limit of {limit} tool calls is reached, so this call was not run.")
+    if turn.silenced:
+        return _not_run(f"The limit of {turn.request.max_tool_calls} tool calls is reached, so this call was not run.")
     arguments = parsed(made.arguments)
     if arguments is None:
         return _not_run("The arguments are not a JSON object, so this call was not run.")
     return ToolCall(made.call_id, made.tool, arguments)
+
+
+def _is_at_limit(turn: Turn) -> bool:
+    limit = turn.request.max_tool_calls
+    return limit is not None and turn.calls_made >= limit
 
 
 def _not_run(told: str) -> ToolResult:
@@ -289,8 +294,7 @@ def _calls_ended(turn: Turn) -> Step:
     """Every call of the gateway has its result. The turn goes on, unless its client is to answer something."""
     if _client_is_asked(turn):
         return _ended(turn, Ending("completed", completed_at=turn.at))
-    limit = turn.request.max_tool_calls
-    return _next_round(replace(turn, silenced=limit is not None and turn.calls_made >= limit))
+    return _next_round(turn)
 
 
 def _client_is_asked(turn: Turn) -> bool:
@@ -352,7 +356,7 @@ def _with_terminal_event(turn: Turn, status: str, body: bytes) -> Turn:
 
 def _record(turn: Turn, status: str, body: bytes) -> Record:
     items = turn.request.input + turn.output.items
-    listed = [one.server.label for one in turn.output.tools.mcp if one.server.label not in turn.unlisted]
+    listed = [event.server.server.label for event in turn.listed if event.error is None]
     return Record(
         response_id=turn.response_id,
         round=turn.round,

@@ -40,6 +40,7 @@ NEVER_FORWARDED = frozenset(
         "prompt_cache_options",
         "include",
         "tools",
+        "tool_choice",
         "model",
         "input",
     }

@@ -121,7 +121,9 @@ def declared_by_items(table: ToolTable, items: Iterable[tuple[str, list[JsonObje
     for path, given in items:
         for position, tool in enumerate(given):
             for one in _tools_of(tool, f"{path}[{position}]", specs):
-                tools.setdefault(one.flat, one)
+                known = tools.setdefault(one.flat, one)
+                if (known.kind, known.group, known.name) != (one.kind, one.group, one.name):
+                    raise _taken(one, f"{path}[{position}]")
     return replace(table, tools=tools)
 
 
@@ -281,8 +283,12 @@ def _name(tool: JsonObject, path: str) -> str:
 
 def _add(tools: dict[str, Tool], tool: Tool, path: str) -> None:
     if tool.flat in tools:
-        raise InvalidRequest(f"Two tools would be known to the model as '{tool.flat}'.", param=path)
+        raise _taken(tool, path)
     tools[tool.flat] = tool
+
+
+def _taken(tool: Tool, path: str) -> InvalidRequest:
+    return InvalidRequest(f"Two tools would be known to the model as '{tool.flat}'.", param=path)
 
 
 # tool_choice: the client's words, to the engine's.

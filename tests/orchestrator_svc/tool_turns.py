@@ -196,7 +196,10 @@ async def open_world(database: str, **settings: object) -> AsyncIterator[World]:
     async with FakeEngine(strict=True) as engine, open_history(HistoryRoom(history=own)) as history:
         channel = LocalChannel(history.services)
         store = History(channel, Caller(GrpcSettings()), orchestrator)
-        async with open_provider(EngineSettings(url=engine.url), orchestrator) as provider, Desk(provider, store, toolbox, orchestrator) as desk:
+        async with (
+            open_provider(EngineSettings(url=engine.url), orchestrator) as provider,
+            Desk(provider, store, toolbox, orchestrator) as desk,
+        ):
             yield World(engine, desk, search, mcp, lister, HistoryServiceStub(channel))
             await desk.drain()
         await channel.stop(1)

@@ -35,9 +35,11 @@ def asked_of(request: wire.CreateResponseRequest) -> Asked:
 
 def reply_of(events: tuple[StreamEvent, ...]) -> wire.CreateResponseReply:
     """Stream events as one message."""
-    return wire.CreateResponseReply(
-        events=[wire.StreamEvent(type=event.type, sequence_number=event.sequence_number, data=event.data) for event in events]
-    )
+    reply = wire.CreateResponseReply()
+    add = reply.events.add
+    for event in events:
+        add(type=event.type, sequence_number=event.sequence_number, data=event.data)
+    return reply
 
 
 def check_relayed(request: wire.RelayRequest) -> None:

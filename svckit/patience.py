@@ -29,7 +29,7 @@ class Patience:
         self._expired = False
 
     def __enter__(self) -> Self:
-        task = self._task = asyncio.current_task()
+        task = self._task = asyncio.current_task(self._loop)  # told the loop, it need not ask the system which process this is
         assert task is not None
         self._cancelling = task.cancelling()
         self._due = min(self._loop.time() + self.seconds, self._until)

@@ -3,6 +3,7 @@
 A `Gateway` starts, kills and restarts processes and knows the URL of the edge. What is asked of it over HTTP is `client.py`'s business.
 """
 
+import asyncio
 import json
 import os
 import selectors
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,12 +72,14 @@ class Gateway:
         self.close()
 
     def start(self) -> None:
-        """Starts what does not run, and waits until all serve."""
-        missing = [group for group in self.groups if group not in self._processes]
-        for group in missing:
-            self._processes[group] = self._spawned(group)
-        for group in missing:
-            self._await_ready(group)
+        """Starts what does not run, and waits until all serve. To be called in the main thread."""
+        self._await_ready(self._spawn_missing())
+
+    async def restart(self) -> None:
+        """The same, and the event loop runs meanwhile."""
+        # forked here and not in the other thread: what is forked would end with that thread
+        started = self._spawn_missing()
+        await asyncio.to_thread(self._await_ready, started)
 
     def kill(self, room: str) -> None:
         """kill -9 of the process that has this room."""
@@ -125,18 +128,25 @@ class Gateway:
             log.seek(start)
             return log.read()
 
+    def _spawn_missing(self) -> list[tuple[str, ...]]:
+        missing = [group for group in self.groups if group not in self._processes]
+        for group in missing:
+            self._processes[group] = self._spawned(group)
+        return missing
+
     def _spawned(self, group: tuple[str, ...]) -> subprocess.Popen[bytes]:
         command = [*END_WITH_US, *PYTHON, "serve", *group, "--config", str(self.directory / "turnkeep.toml")]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("TURNKEEP_")}
         with self.log.open("ab") as log:
             return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environ | dict(self.place.environ))
 
-    def _await_ready(self, group: tuple[str, ...]) -> None:
-        line = _first_line(self._processes[group])
-        if not line.startswith("Serving"):
-            raise RuntimeError(f"{group} did not start: {line!r} {self.log_bytes().decode(errors='replace')[-4000:]}")
-        if "edge" in group:
-            self.url = line.rpartition("edge at ")[2].strip()
+    def _await_ready(self, groups: Iterable[tuple[str, ...]]) -> None:
+        for group in groups:
+            line = _first_line(self._processes[group])
+            if not line.startswith("Serving"):
+                raise RuntimeError(f"{group} did not start: {line!r} {self.log_bytes().decode(errors='replace')[-4000:]}")
+            if "edge" in group:
+                self.url = line.rpartition("edge at ")[2].strip()
 
     def _write_settings(self) -> None:
         alone = len(self.groups) > 1
@@ -201,6 +211,7 @@ async def until_ready(url: str, ready: bool = True, seconds: float = START_SECON
     async with aiohttp.ClientSession() as http:
         while True:
             async with http.get(f"{url}/readyz") as answer:
-                if (answer.status == 200) is ready:
-                    return
-            assert time.monotonic() < deadline, f"/readyz never became {'ready' if ready else 'unready'}"
+                said = await answer.text()
+            if (answer.status == 200) is ready:
+                return
+            assert time.monotonic() < deadline, said

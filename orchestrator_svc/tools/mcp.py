@@ -136,7 +136,9 @@ class McpClient:
 
 
 def _load() -> None:
-    import orchestrator_svc.tools.mcp_sessions  # noqa: F401
+    from orchestrator_svc.tools import mcp_sessions
+
+    mcp_sessions.tls()
 
 
 def _refused(message: str) -> JsonObject:

@@ -89,9 +89,9 @@ class Exchange:
 
     @property
     def read_timeout(self) -> float | None:
-        """How long the server may be silent from now on."""
+        """How long the server may be silent from now on: a little longer than anybody waits, so that the deadline is what is reported."""
         remaining = self.deadline - asyncio.get_running_loop().time()
-        return None if math.isinf(remaining) else max(remaining, 0.001)
+        return None if math.isinf(remaining) else max(remaining, 0.0) + _LINGER_SECONDS
 
     @property
     def is_over(self) -> bool:

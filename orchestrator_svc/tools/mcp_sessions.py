@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import TracebackType
 from typing import Self, TextIO, TypeVar
 
@@ -84,6 +85,12 @@ async def open_sessions(settings: McpSettings, guard: Guard, on_change: Callable
             sessions.stop()
 
 
+@cache
+def tls() -> ssl.SSLContext:
+    """Whom this process trusts; reading the certificates takes a while."""
+    return ssl.create_default_context()
+
+
 class McpSessions:
     """All sessions, the one that was used last at the end."""
 
@@ -92,7 +99,6 @@ class McpSessions:
         self.background = background
         self.on_change = on_change
         self._guard = guard
-        self._tls = ssl.create_default_context()
         self._usable: OrderedDict[str, _Session] = OrderedDict()
         self._alive: set[_Session] = set()
 
@@ -127,8 +133,9 @@ class McpSessions:
     def transport(self, endpoint: Endpoint) -> httpx2.AsyncBaseTransport:
         """How requests to this server travel: one that a request names stays behind the outbound guard."""
         if endpoint.guarded:
-            return GuardedTransport(self._guard, self._tls, _MAX_CONNECTIONS)
-        return httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
+            return GuardedTransport(self._guard, tls(), _MAX_CONNECTIONS)
+        limits = httpx2.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS, keepalive_expiry=60.0)
+        return httpx2.AsyncHTTPTransport(verify=tls(), trust_env=False, limits=limits)
 
     async def _perform(self, endpoint: Endpoint, work: Callable[[Client], Awaitable[T]], seconds: float) -> T:
         deadline = asyncio.get_running_loop().time() + seconds

@@ -202,6 +202,18 @@ async def dies_mid_sse(server: FaultyMcpServer, request: Request, writer: asynci
     return False
 
 
+async def chatters(server: FaultyMcpServer, request: Request, writer: asyncio.StreamWriter) -> bool:
+    """Says again and again that it is at work, for as long as it is listened to."""
+    progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": request.message["id"], "progress": 1}}
+    event = b"data: " + json.dumps(progress).encode() + b"\n\n"
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+    while not writer.transport.is_closing():
+        writer.write(event)
+        await writer.drain()
+        await asyncio.sleep(0.005)
+    return False
+
+
 async def status_500(server: FaultyMcpServer, request: Request, writer: asyncio.StreamWriter) -> bool:
     return await respond(writer, "500 Internal Server Error", b"Traceback: " + repr(request.headers).encode())
 
@@ -304,18 +316,10 @@ Fault = Callable[[FaultyMcpServer, Request, asyncio.StreamWriter], Awaitable[boo
 FAULTS: dict[str, Fault] = {
     fault.__name__: fault
     for fault in (
-        *(
-            silent,
-            dies_before_headers,
-            dies_if_told,
-            dies_after_headers,
-            dies_mid_sse,
-            status_500,
-            status_401,
-            status_404,
-            session_not_found_once,
-        ),
-        *(jsonrpc_error, html, not_json, wrong_schema, redirects, floods, floods_sse, floods_image, floods_structured, latin_1, packed),
+        *(silent, chatters, dies_before_headers, dies_if_told, dies_after_headers, dies_mid_sse),
+        *(status_500, status_401, status_404, session_not_found_once, redirects),
+        *(jsonrpc_error, html, not_json, wrong_schema, latin_1, packed),
+        *(floods, floods_sse, floods_image, floods_structured),
         *(pages, same_cursor, endless, duplicates),
     )
 }

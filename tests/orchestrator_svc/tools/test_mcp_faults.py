@@ -8,7 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from orchestrator_svc.outbound import Guard
+from orchestrator_svc.settings import McpServerSettings, OutboundSettings, Settings
 from orchestrator_svc.tools.base import McpServer, ToolFailed
+from orchestrator_svc.tools.mcp import open_mcp
 from tests.fakes.faulty_mcp_server import FaultyMcpServer
 from tests.fakes.mcp_server import FakeMcpServer
 from tests.fakes.secrets import found, marker
@@ -96,7 +99,7 @@ async def test_a_server_that_never_knows_the_session_is_asked_twice_and_no_more_
         assert (server.sessions, server.calls) == (2, 2)
 
 
-async def test_a_restarted_server_is_found_again() -> None:
+async def test_a_call_to_a_server_that_is_gone_since_the_last_one_fails_at_once() -> None:
     async with FakeMcpServer(era="legacy") as server, opened() as client:
         remote = McpServer("s", server.url)
         await run(client, remote, "echo", text="before")
@@ -118,6 +121,13 @@ async def test_a_silent_server_is_waited_for_until_the_deadline_only(request_of:
         remote = McpServer("s", server.url)
         failed = await (list_failure(client, remote) if request_of == "tools/list" else failure(client, remote, "echo", text="x"))
         assert error_of(failed) == ("mcp_protocol_error", TIMED_OUT)
+
+
+async def test_a_server_that_says_it_is_at_work_gains_no_time() -> None:
+    async with FaultyMcpServer(calling="chatters") as server, opened(None, call_timeout_seconds=0.3) as client:
+        failed = await failure(client, McpServer("s", server.url), "echo", text="x")
+        assert error_of(failed) == ("mcp_protocol_error", TIMED_OUT)
+        assert (server.calls, server.count("notifications/cancelled")) <= (1, 1)
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_server_and_the_session_lives_on() -> None:
@@ -147,12 +157,11 @@ async def test_a_call_that_dies_leaves_the_others_of_its_session_alone() -> None
 async def test_failures_reach_no_other_call_and_leave_no_task_behind_B078(nowhere: str, caplog: pytest.LogCaptureFixture) -> None:
     await _warm()
     before = asyncio.all_tasks()
-    faults = [*FAULTS, "silent"]
     async with contextlib.AsyncExitStack() as stack:
         healthy = await stack.enter_async_context(FaultyMcpServer())
-        faulty = [await stack.enter_async_context(FaultyMcpServer(calling=fault)) for fault in faults]
-        client = await stack.enter_async_context(opened(None, call_timeout_seconds=10.0))
-        urls = [nowhere, *(server.url for server in faulty if server.faults["tools/call"] != "silent")]
+        faulty = [await stack.enter_async_context(FaultyMcpServer(calling=fault)) for fault in FAULTS]
+        client = await stack.enter_async_context(opened())
+        urls = [nowhere, *(server.url for server in faulty)]
         failing = [failure(client, McpServer("f", urls[n % len(urls)]), "echo", text="x") for n in range(50)]
         working = [run(client, McpServer("h", healthy.url), "echo", text=str(n)) for n in range(200)]
         failed, worked = await asyncio.gather(asyncio.gather(*failing), asyncio.gather(*working))
@@ -248,6 +257,15 @@ async def test_a_huge_text_is_cut_and_says_so_B084(fault: str) -> None:
     assert result.public["output"] == result.output
 
 
+async def test_a_huge_text_over_sse_is_cut_and_the_session_lives_on_B084() -> None:
+    async with FakeMcpServer("sse") as server, opened() as client:
+        remote = McpServer("s", server.url)
+        result = await run(client, remote, "flood", size=3_000_000)
+        await run(client, remote, "echo", text="x")
+        assert str(result.output).endswith("[cut: the result is longer than 1024000 bytes]")
+        assert [headers["accept"] for headers in server.headers].count("text/event-stream") == 1
+
+
 async def test_an_image_that_is_too_large_is_left_out_and_named_B084() -> None:
     async with FaultyMcpServer(calling="floods_image") as server, opened(None, max_result_bytes=100_000) as client:
         result = await run(client, McpServer("s", server.url), "echo", text="x")
@@ -318,10 +336,6 @@ async def test_leaving_the_client_ends_calls_and_sessions() -> None:
 
 
 async def test_a_url_of_a_request_stays_behind_the_outbound_guard_and_a_configured_one_does_not() -> None:
-    from orchestrator_svc.outbound import Guard
-    from orchestrator_svc.settings import McpServerSettings, OutboundSettings, Settings
-    from orchestrator_svc.tools.mcp import open_mcp
-
     async with FaultyMcpServer() as server:
         settings = Settings(mcp_servers={"known": McpServerSettings(url=server.url)})
         async with open_mcp(settings, Guard(OutboundSettings())) as client:

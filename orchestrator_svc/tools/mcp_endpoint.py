@@ -72,7 +72,9 @@ class Endpoints:
         configured = self._configured.get(server.label)
         if configured is None:
             raise ToolFailed("No MCP server of this label is configured.")
-        if configured.command or not headers:
+        if configured.command and headers:
+            raise ToolFailed("This MCP server is a command: it takes no headers and no authorization.")
+        if not headers:
             return configured
         return _endpoint(server.label, configured.url, {**headers, **configured.headers}, guarded=False, transport=configured.transports)
 

@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import ContextVar
 
 import httpx2
@@ -174,7 +174,7 @@ class _Arriving:
         self._stream = stream
         self._exchange = exchange
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         try:
             async for chunk in self._stream:
                 if self._exchange is not None:
@@ -200,12 +200,15 @@ class _Whole(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = bytearray()
-        async for chunk in self._arriving.chunks():
-            body += chunk
-            if len(body) > self._limit:
-                yield cut_message(bytes(body[: self._limit]), _id_of(self._request), self._limit)
-                return
-        yield legal(bytes(body))
+        async with contextlib.aclosing(self._arriving.chunks()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > self._limit:
+                    break
+        if len(body) > self._limit:
+            yield cut_message(bytes(body[: self._limit]), _id_of(self._request), self._limit)
+        else:
+            yield legal(bytes(body))
 
     async def aclose(self) -> None:
         await self._arriving.aclose()
@@ -230,17 +233,20 @@ class _Events(httpx2.AsyncByteStream):
                 del pending[: found.end()]
                 searched = 0
                 if not skipping:
-                    yield legal(event)
+                    yield self._fitting(legal(event))
                 skipping = False
             searched = len(pending)
             if len(pending) > self._limit:
                 if not skipping:
-                    yield _cut_event(bytes(pending[: self._limit]), self._limit)
+                    yield self._fitting(bytes(pending))
                 self._was_cut = True
                 if self._ends_when_cut:
                     return
                 del pending[:-_LONGEST_END]
                 searched, skipping = len(pending), True
+
+    def _fitting(self, event: bytes) -> bytes:
+        return event if len(event) <= self._limit else _cut_event(event[: self._limit], self._limit)
 
     async def aclose(self) -> None:
         """The SDK leaves once it has its answer; the end of the body, which follows at once, makes the connection fit for another."""
@@ -250,6 +256,7 @@ class _Events(httpx2.AsyncByteStream):
                     async with asyncio.timeout(_LINGER_SECONDS):
                         await _to_the_end(self._chunks)
         finally:
+            await self._chunks.aclose()
             await self._arriving.aclose()
 
 
@@ -277,7 +284,7 @@ def cut_message(start: bytes, request_id: object, limit: int) -> bytes:
     Empty where nobody waits for it.
     """
     try:
-        message = from_json(legal(start), allow_partial="trailing-strings")
+        message = from_json(legal(legal(start)[:limit]), allow_partial="trailing-strings")  # made UTF-8, it may have grown
     except ValueError:
         message = None
     message = message if isinstance(message, dict) else {}

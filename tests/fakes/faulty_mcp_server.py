@@ -56,6 +56,11 @@ class FaultyMcpServer:
         """Forgets all sessions, as a restart does."""
         self._known.clear()
 
+    def drop_connections(self) -> None:
+        """Closes all connections, as servers do with those that were idle for long."""
+        for writer in self._writers:
+            writer.close()
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits for a state that only requests bring about."""
         async with self.changed:

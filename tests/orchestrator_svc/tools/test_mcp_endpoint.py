@@ -67,6 +67,11 @@ def test_a_command_gets_the_variables_that_are_named_and_no_others() -> None:
     assert (command.transports, command.args, dict(command.environment)) == (("stdio",), ("--fast",), {"TOKEN": "token-of-the-server"})
 
 
+def test_credentials_for_a_command_are_refused_not_ignored() -> None:
+    with pytest.raises(ToolFailed):
+        endpoint(McpServer("s", authorization="token"), s=McpServerSettings(command="server"))
+
+
 def test_sessions_are_shared_by_equal_credentials_only() -> None:
     keys = {
         endpoint(McpServer(label, url, headers, authorization)).key

@@ -93,6 +93,15 @@ async def test_a_session_that_the_server_forgot_is_opened_again_once_B077() -> N
         assert server.sessions == 2
 
 
+async def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced() -> None:
+    async with FaultyMcpServer() as server, opened() as client:
+        remote = McpServer("s", server.url)
+        await run(client, remote, "echo", text="before")
+        server.drop_connections()
+        assert (await run(client, remote, "echo", text="after")).output == "after"
+        assert (server.sessions, server.calls) == (1, 2)
+
+
 async def test_a_server_that_never_knows_the_session_is_asked_twice_and_no_more_B077() -> None:
     async with FaultyMcpServer(calling="status_404") as server, opened() as client:
         await failure(client, McpServer("s", server.url), "echo", text="x")

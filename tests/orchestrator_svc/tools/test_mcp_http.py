@@ -150,6 +150,25 @@ async def test_an_abandoned_request_reads_no_further() -> None:
     assert body.taken == 2
 
 
+@pytest.mark.parametrize("text", ['\u00e9\U0001f378\n"\\ \x00' * 5])
+@pytest.mark.parametrize("ascii_only", [True, False])
+async def test_a_result_can_be_cut_anywhere(text: str, ascii_only: bool) -> None:
+    message = {"jsonrpc": "2.0", "id": 7, "result": {"content": [{"type": "text", "text": text}]}}
+    whole = json.dumps(message, ensure_ascii=ascii_only).encode()
+    for end in range(whole.index(b'"text": "') + 9, len(whole)):
+        said, note = json.loads(cut_message(whole[:end], None, LIMIT))["result"]["content"]
+        assert text.startswith(said["text"].rstrip("\ufffd"))
+        assert note["text"] == f"[cut: the result is longer than {LIMIT} bytes]"
+
+
+async def test_bytes_that_grow_when_they_are_made_utf_8_stay_within_the_bound() -> None:
+    stream = b"data: " + result("@").replace(b"@", b"\xe9" * 800) + b"\n\n"
+    _, body, _ = await sent(answers("text/event-stream", stream), "GET", is_sse=True)
+    assert len(stream) < LIMIT < len(legal(stream))
+    assert len(body) < LIMIT + 300
+    assert json.loads(body.removeprefix(b"event: message\ndata: "))["id"] == 7
+
+
 async def test_a_list_of_tools_is_never_cut() -> None:
     start = b'{"jsonrpc":"2.0","id":7,"result":{"tools":[{"name":"a"'
     assert json.loads(cut_message(start, None, LIMIT))["error"]["code"] == -32603

@@ -60,7 +60,7 @@ class Gateway:
         self._processes: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        self._write_settings()
+        self.prepare()
         try:
             self.start()
         except BaseException:
@@ -70,6 +70,10 @@ class Gateway:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def prepare(self) -> None:
+        """Writes the settings that its processes read."""
+        (self.directory / "turnkeep.toml").write_text(_toml(self._settings()), "utf-8")
 
     def start(self) -> None:
         """Starts what does not run, and waits until all serve. To be called in the main thread."""
@@ -148,7 +152,7 @@ class Gateway:
             if "edge" in group:
                 self.url = line.rpartition("edge at ")[2].strip()
 
-    def _write_settings(self) -> None:
+    def _settings(self) -> Sections:
         alone = len(self.groups) > 1
         own: Sections = {
             "log": {"level": "info"},
@@ -162,8 +166,7 @@ class Gateway:
             "engine": {"url": self.place.engine_url},
             "api_keys": self.place.keys,
         }
-        sections = {name: {**own.get(name, {}), **self.place.settings.get(name, {})} for name in {*own, *self.place.settings}}
-        (self.directory / "turnkeep.toml").write_text(_toml(sections), "utf-8")
+        return {name: {**own.get(name, {}), **self.place.settings.get(name, {})} for name in {*own, *self.place.settings}}
 
 
 def _toml(sections: Sections) -> str:

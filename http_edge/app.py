@@ -10,8 +10,10 @@ from grpc import aio
 from http_edge.auth import API_KEYS, Keys, read_keys
 from http_edge.clients import CLIENTS, Clients, open_clients
 from http_edge.drain import DRAIN, Drain
+from http_edge.idempotency import FIRSTS, Firsts
 from http_edge.listener import open_listener
 from http_edge.middlewares import MIDDLEWARES, add_headers
+from http_edge.retained import RETAINED, Retained
 from http_edge.routes import ROUTES
 from http_edge.settings import EDGE_SETTINGS, EdgeSettings, Settings, refuse_open_door
 
@@ -46,6 +48,8 @@ def _application(settings: EdgeSettings, keys: Keys, clients: Clients) -> web.Ap
     app[API_KEYS] = keys
     app[CLIENTS] = clients
     app[DRAIN] = Drain()
+    app[FIRSTS] = Firsts()
+    app[RETAINED] = Retained(settings)
     app.on_response_prepare.append(add_headers)
     app.add_routes(ROUTES)
     return app

@@ -4,6 +4,7 @@ The connection is then cut, and that is what cancels the request. A client that 
 """
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -13,11 +14,15 @@ _LOOKS_PER_PATIENCE = 6
 
 
 class ClientWatch:
-    """Looks at the connection of one request a few times within `patience` seconds, for as long as its context is open."""
+    """Looks at the connection of one request a few times within `patience` seconds, for as long as its context is open.
 
-    def __init__(self, request: web.BaseRequest, patience: float) -> None:
+    `written` says how many bytes have been written so far, where that is not aiohttp's count.
+    """
+
+    def __init__(self, request: web.BaseRequest, patience: float, written: Callable[[], int] | None = None) -> None:
         self._request = request
         self._patience = patience
+        self._written = written or (lambda: request.writer.output_size)
         self._loop = asyncio.get_running_loop()
         self._taken = 0
         self._looks_in_vain = 0
@@ -37,7 +42,7 @@ class ClientWatch:
         if transport is None:
             return
         waiting = transport.get_write_buffer_size()
-        taken = self._request.writer.output_size - waiting
+        taken = self._written() - waiting
         # Looks are counted, not seconds: a process that was held up itself must not blame its clients.
         self._looks_in_vain = self._looks_in_vain + 1 if waiting and taken <= self._taken else 0
         self._taken = taken

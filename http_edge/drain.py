@@ -10,9 +10,10 @@ _LAST_WORD_SECONDS = 2.0
 
 
 class Drain:
-    """Knows the task of each running request. `over` once the time to finish has passed."""
+    """Knows the task of each running request. `begun` from the first moment of the end, `over` once the time to finish has passed."""
 
     def __init__(self) -> None:
+        self.begun = asyncio.Event()
         self.over = False
         self._running: set[asyncio.Task[object]] = set()
 
@@ -35,6 +36,7 @@ class Drain:
 
     async def finish(self, seconds: float) -> None:
         """Waits for the running requests; those that take longer than `seconds` are cancelled and get a moment for their answer."""
+        self.begun.set()
         await self._wait(seconds)
         self.over = True
         for task in self._running:

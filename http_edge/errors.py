@@ -17,8 +17,10 @@ from svckit.logs import get_logger
 log = get_logger(__name__)
 
 MAX_ECHO_CHARS = 128
-_SHOWN_HEADERS = ("retry-after", "x-ratelimit-", "www-authenticate", "allow")
+_SHOWN_HEADERS = ("retry-after", "x-ratelimit-", "www-authenticate", "allow", "upgrade")
 _RETRY_AFTER_SECONDS = "1"
+# What is over by itself before long, although its status does not say so.
+_PASSING = frozenset({"conversation_locked", "response_not_finished", "idempotency_in_progress"})
 
 
 class InvalidRequest(ServiceError):
@@ -55,6 +57,62 @@ class ResponseNotFound(ServiceError):
 
     code = StatusCode.NOT_FOUND
     reason = "response_not_found"
+
+
+class ConversationNotFound(ServiceError):
+    """Conversation with id '{conversation_id}' not found."""
+
+    code = StatusCode.NOT_FOUND
+    reason = "conversation_not_found"
+
+
+class ItemNotFound(ServiceError):
+    """Item with id '{item_id}' not found in the conversation."""
+
+    code = StatusCode.NOT_FOUND
+    reason = "item_not_found"
+
+
+class NotBackground(ServiceError):
+    """Cannot cancel a synchronous response."""
+
+    code = StatusCode.FAILED_PRECONDITION
+    reason = "not_background"
+
+
+class IdempotencyInProgress(ServiceError):
+    """The first request with this Idempotency-Key has no stored response yet; send the request again later."""
+
+    code = StatusCode.ABORTED
+    reason = "idempotency_in_progress"
+
+
+class UpgradeRequired(ServiceError):
+    """GET at this path opens a WebSocket; send the headers of an upgrade, or POST."""
+
+    code = StatusCode.FAILED_PRECONDITION
+    reason = "upgrade_required"
+
+
+class OriginNotAllowed(ServiceError):
+    """Pages of this origin may not open a WebSocket here."""
+
+    code = StatusCode.PERMISSION_DENIED
+    reason = "origin_not_allowed"
+
+
+class WebSocketLimitReached(ServiceError):
+    """The WebSocket connection has reached its age limit of {seconds:g} seconds. Open a new one to go on."""
+
+    code = StatusCode.INVALID_ARGUMENT
+    reason = "websocket_connection_limit_reached"
+
+
+class WebSocketQueueFull(ServiceError):
+    """Too many responses are asked for at once on this WebSocket connection: {limit}."""
+
+    code = StatusCode.RESOURCE_EXHAUSTED
+    reason = "websocket_queue_full"
 
 
 class ModelNotFound(ServiceError):
@@ -148,8 +206,14 @@ STATUSES: dict[tuple[StatusCode, str | None], HTTPStatus] = {
     (StatusCode.ABORTED, None): HTTPStatus.CONFLICT,
     (StatusCode.ALREADY_EXISTS, None): HTTPStatus.CONFLICT,
     (StatusCode.FAILED_PRECONDITION, None): HTTPStatus.CONFLICT,
+    (StatusCode.FAILED_PRECONDITION, NotBackground.reason): HTTPStatus.BAD_REQUEST,
+    (StatusCode.FAILED_PRECONDITION, "events_gone"): HTTPStatus.BAD_REQUEST,
+    (StatusCode.FAILED_PRECONDITION, "conversation_full"): HTTPStatus.BAD_REQUEST,
+    (StatusCode.FAILED_PRECONDITION, UpgradeRequired.reason): HTTPStatus.UPGRADE_REQUIRED,
     (StatusCode.RESOURCE_EXHAUSTED, None): HTTPStatus.SERVICE_UNAVAILABLE,
     (StatusCode.RESOURCE_EXHAUSTED, "rate_limit_exceeded"): HTTPStatus.TOO_MANY_REQUESTS,
+    (StatusCode.RESOURCE_EXHAUSTED, "queue_full"): HTTPStatus.TOO_MANY_REQUESTS,
+    (StatusCode.RESOURCE_EXHAUSTED, WebSocketQueueFull.reason): HTTPStatus.TOO_MANY_REQUESTS,
     (StatusCode.RESOURCE_EXHAUSTED, "context_too_large"): HTTPStatus.BAD_REQUEST,
     (StatusCode.RESOURCE_EXHAUSTED, BodyTooLarge.reason): HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     (StatusCode.CANCELLED, None): HTTPStatus.SERVICE_UNAVAILABLE,
@@ -158,6 +222,7 @@ STATUSES: dict[tuple[StatusCode, str | None], HTTPStatus] = {
     (StatusCode.DEADLINE_EXCEEDED, BodyTooSlow.reason): HTTPStatus.REQUEST_TIMEOUT,
     (StatusCode.UNKNOWN, ModelListUnreadable.reason): HTTPStatus.BAD_GATEWAY,
     (StatusCode.UNKNOWN, "engine_stream_interrupted"): HTTPStatus.BAD_GATEWAY,
+    (StatusCode.UNKNOWN, "compaction_failed"): HTTPStatus.BAD_GATEWAY,
 }
 
 
@@ -180,8 +245,16 @@ def error_response(error: ServiceError) -> web.Response:
         status=status,
         body=msgspec.json.encode({"error": error_object(error)}),
         content_type="application/json",
-        headers=_headers(error, status),
+        headers=headers_of(error),
     )
+
+
+def headers_of(error: ServiceError) -> dict[str, str]:
+    """What an answer to this error says beside its body."""
+    headers = {name: value for name, value in error.headers.items() if name.startswith(_SHOWN_HEADERS)}
+    if error.reason in _PASSING or http_status(error) in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        headers.setdefault("retry-after", _RETRY_AFTER_SECONDS)
+    return headers
 
 
 def masked(exc: BaseException) -> InternalError:
@@ -218,10 +291,3 @@ def _type(status: HTTPStatus) -> str:
     if status is HTTPStatus.TOO_MANY_REQUESTS:
         return "rate_limit_error"
     return "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-
-
-def _headers(error: ServiceError, status: HTTPStatus) -> dict[str, str]:
-    headers = {name: value for name, value in error.headers.items() if name.startswith(_SHOWN_HEADERS)}
-    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-        headers.setdefault("retry-after", _RETRY_AFTER_SECONDS)
-    return headers

@@ -70,7 +70,7 @@ def _url(listener: asyncio.Server, host: str) -> str:
 class Connection(web.RequestHandler):
     """aiohttp's connection with our limits, and with its own error pages replaced."""
 
-    __slots__ = ("_patience",)
+    __slots__ = ("_patience", "_reads_on")
 
     def __init__(self, server: web.Server, settings: EdgeSettings, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -82,6 +82,16 @@ class Connection(web.RequestHandler):
             max_field_size=settings.header_limit_bytes,
         )
         self._patience = settings.client_timeout_seconds
+        self._reads_on = False
+
+    def read_on(self) -> None:
+        """Lets a WebSocket hear its client until it closes itself: at a stop, aiohttp turns a deaf ear to all connections."""
+        self._reads_on = True
+
+    def close(self) -> None:
+        """Takes no further requests."""
+        if not self._reads_on:
+            super().close()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

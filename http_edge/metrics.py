@@ -26,3 +26,16 @@ RELAYED = Counter(
     "turnkeep_edge_relayed", "Requests passed to the engine byte for byte, by path and the engine's status.", ["path", "status"]
 )
 RELAYED_BYTES = Counter("turnkeep_edge_relayed_bytes", "Bytes of engine answers passed on.")
+VIEWERS = Gauge("turnkeep_edge_viewers", "Streams that watch a background turn now.", multiprocess_mode="livesum")
+REPEATS = Counter(
+    "turnkeep_edge_idempotent_repeats",
+    "Requests whose Idempotency-Key was there already, by what they got: stored, rerun, or told to wait.",
+    ["outcome"],
+)
+WEBSOCKETS = Gauge("turnkeep_edge_websockets", "WebSocket connections that are open now.", multiprocess_mode="livesum")
+WEBSOCKET_TURNS = Counter(
+    "turnkeep_edge_websocket_turns", "Turns asked for over WebSockets, by their end: ended, failed, refused, or left.", ["end"]
+)
+RETAINED_BYTES = Gauge(
+    "turnkeep_edge_retained_bytes", "What WebSocket connections keep of responses that are not stored.", multiprocess_mode="livesum"
+)

@@ -120,7 +120,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     request[HEAD_MADE] = True
     if TRACE in request:
         response.headers["x-request-id"] = request[TRACE].request_id
-    origin = _allowed_origin(request)
+    origin = allowed_origin(request)
     if origin:
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Expose-Headers"] = "x-request-id, retry-after"
@@ -133,7 +133,8 @@ def _status_left_by(request: web.Request) -> int:
     return STREAMED if tape is not None and tape.ended else CLIENT_LEFT
 
 
-def _allowed_origin(request: web.Request) -> str | None:
+def allowed_origin(request: web.Request) -> str | None:
+    """The origin whose pages may use this answer, if the request names one and the setting allows it."""
     allowed = request.app[EDGE_SETTINGS].cors_origins
     origin = request.headers.get("Origin") if allowed else None
     if "*" in allowed and origin:
@@ -142,7 +143,7 @@ def _allowed_origin(request: web.Request) -> str | None:
 
 
 def _allowances(request: web.Request) -> dict[str, str]:
-    if _allowed_origin(request) is None:
+    if allowed_origin(request) is None:
         return {}
     asked = request.headers.get("Access-Control-Request-Headers", "")
     return {

@@ -3,9 +3,15 @@
 from collections.abc import Iterable
 
 import msgspec
+from aiohttp import web
 
 from turnkeep.common.v1.common_pb2 import Item
-from turnkeep.history.v1.history_pb2 import GetResponseReply
+from turnkeep.history.v1.history_pb2 import Conversation, GetResponseReply
+
+
+def answer(body: bytes) -> web.Response:
+    """A whole HTTP answer of JSON."""
+    return web.Response(body=body, content_type="application/json")
 
 
 def response(response_id: str, reply: GetResponseReply) -> bytes:
@@ -32,9 +38,20 @@ def page(items: Iterable[Item], *, has_more: bool) -> bytes:
     return _object(b'"object":"list","data":[' + b",".join(map(given_item, shown)) + b"]", _members(msgspec.json.encode(ends)))
 
 
-def deleted(response_id: str) -> bytes:
-    """What is left of a deleted response."""
-    return msgspec.json.encode({"id": response_id, "object": "response.deleted", "deleted": True})
+def conversation(kept: Conversation) -> bytes:
+    """One conversation."""
+    about = {"id": kept.id, "object": "conversation", "created_at": kept.created_at, "metadata": msgspec.Raw(kept.metadata or b"{}")}
+    return msgspec.json.encode(about)
+
+
+def deleted(id: str, kind: str) -> bytes:
+    """What is left of a deleted response or conversation."""
+    return msgspec.json.encode({"id": id, "object": f"{kind}.deleted", "deleted": True})
+
+
+def extended(data: bytes, member: bytes) -> bytes:
+    """A JSON object that is not empty, with one more member at its end."""
+    return data.rstrip()[:-1] + b"," + member + b"}"
 
 
 def _member(key: str, value: str) -> bytes:

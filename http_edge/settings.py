@@ -10,6 +10,7 @@ from svckit.settings import GrpcSettings, LogSettings, SettingsError
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Bytes = Annotated[int, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,9 +37,24 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # A client that takes no byte for so long has left.
     client_timeout_seconds: Seconds = 30.0
     history_timeout_seconds: Seconds = 10.0
+    # Starting a background turn, counting tokens, creating a conversation and adding to it.
+    start_timeout_seconds: Seconds = 30.0
+    compact_timeout_seconds: Seconds = 600.0
     health_timeout_seconds: Seconds = 5.0
     # How long running requests may go on after SIGTERM.
     drain_seconds: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    # How long an Idempotency-Key is remembered.
+    idempotency_lifetime_seconds: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 86_400
+    # How long a repeated request waits for the response of the first.
+    idempotency_wait_seconds: Seconds = 60.0
+    websocket_lifetime_seconds: Seconds = 3600.0
+    # How many responses may run side by side on one connection, and how many more may wait.
+    websocket_lanes: Count = 8
+    websocket_queue: Count = 32
+    # What a connection keeps of responses that are not stored, and all connections together.
+    websocket_retained_responses: Count = 16
+    websocket_retained_bytes: Bytes = 32 * 1024 * 1024
+    websocket_total_retained_bytes: Bytes = 256 * 1024 * 1024
     access_log: bool = False
 
 

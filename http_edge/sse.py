@@ -5,8 +5,9 @@ events say is the orchestrator's business.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +19,7 @@ from http_edge.errors import ServerShutdown, TurnInterrupted, masked
 from http_edge.metrics import EVENT_GAP_SECONDS, FIRST_EVENT_SECONDS, STREAM_BYTES
 from http_edge.middlewares import STARTED_AT
 from http_edge.settings import EDGE_SETTINGS
-from http_edge.tape import TAPE, TERMINAL, Tape, response_in
+from http_edge.tape import TAPE, TERMINAL, Event, Tape, response_in
 from svckit.errors import ServiceError
 from turnkeep.orchestrator.v1.orchestrator_pb2 import CreateResponseReply
 
@@ -40,32 +41,24 @@ async def fold(replies: Replies) -> bytes:
     return response_in(last.events[-1])
 
 
-async def send(request: web.Request, replies: Replies) -> web.StreamResponse:
+async def send(request: web.Request, replies: Replies, *, padded: bool = False) -> web.StreamResponse:
     """Streams a turn. What fails before its first event is raised, for an HTTP status of its own."""
     first = await anext(replies, None)
     if first is None:
         raise TurnInterrupted()
-    settings = request.app[EDGE_SETTINGS]
-    tape = request[TAPE] = Tape()
-    response = web.StreamResponse(headers=HEADERS)
-    await response.prepare(request)
-    with ClientWatch(request, settings.client_timeout_seconds), Heartbeat(response, settings.keep_alive_seconds) as heartbeat:
-        FIRST_EVENT_SECONDS.observe(heartbeat.last_write - request[STARTED_AT])
-        await response.write(tape.framed(first.events))
-        broken_by = await _copy(replies, response, tape, heartbeat, request.app[DRAIN])
-    STREAM_BYTES.inc(request.writer.output_size)
-    # Some clients hang up as soon as they have the terminal event.
-    with suppress(ConnectionError):
-        await response.write_eof((b"" if tape.ended else tape.failed(broken_by)) + DONE)
-    return response
+    async with open_stream(request, padded=padded) as stream:
+        FIRST_EVENT_SECONDS.observe(stream.heartbeat.last_write - request[STARTED_AT])
+        await stream.write(first.events)
+        broken_by = await _copy(replies, stream, request.app[DRAIN])
+    return await stream.end(() if stream.tape.ended else (stream.tape.failed(broken_by),))
 
 
-async def _copy(replies: Replies, response: web.StreamResponse, tape: Tape, heartbeat: "Heartbeat", drain: Drain) -> ServiceError:
+async def _copy(replies: Replies, stream: "Stream", drain: Drain) -> ServiceError:
     """Copies events until the last one; gives what to blame should the turn not have ended by then."""
     try:
         async for reply in replies:
-            EVENT_GAP_SECONDS.observe(heartbeat.touch())
-            await response.write(tape.framed(reply.events))
+            EVENT_GAP_SECONDS.observe(stream.heartbeat.touch())
+            await stream.write(reply.events)
     except ServiceError as error:
         return error
     except ConnectionError:
@@ -77,6 +70,45 @@ async def _copy(replies: Replies, response: web.StreamResponse, tape: Tape, hear
     except Exception as exc:
         return masked(exc)
     return TurnInterrupted()
+
+
+async def replay(request: web.Request, events: Iterable[Event], *, padded: bool = False) -> web.StreamResponse:
+    """Streams events that are there already."""
+    async with open_stream(request, padded=padded) as stream:
+        await stream.write(events)
+    return await stream.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer of events that has begun."""
+
+    response: web.StreamResponse
+    tape: Tape
+    heartbeat: "Heartbeat"
+
+    async def write(self, events: Iterable[Event]) -> None:
+        """Writes the events as one piece."""
+        await self.response.write(self.tape.framed(events))
+
+    async def end(self, events: Iterable[Event] = ()) -> web.StreamResponse:
+        """Writes the last events, and that there are no more."""
+        # Some clients hang up as soon as they have the terminal event.
+        with suppress(ConnectionError):
+            await self.response.write_eof(self.tape.framed(events) + DONE)
+        return self.response
+
+
+@asynccontextmanager
+async def open_stream(request: web.Request, *, padded: bool) -> AsyncIterator[Stream]:
+    """Begins an answer of events; while the context is open, silence is filled and a client that takes nothing is cut off."""
+    settings = request.app[EDGE_SETTINGS]
+    tape = request[TAPE] = Tape(padded=padded)
+    response = web.StreamResponse(headers=HEADERS)
+    await response.prepare(request)
+    with ClientWatch(request, settings.client_timeout_seconds), Heartbeat(response, settings.keep_alive_seconds) as heartbeat:
+        yield Stream(response, tape, heartbeat)
+    STREAM_BYTES.inc(request.writer.output_size)
 
 
 class Heartbeat:

@@ -1,50 +1,79 @@
-"""The events of one turn as bytes of a stream, and the end that is made up for a turn which broke off.
+"""The events of one turn as they go out, and the end that is made up for a turn which broke off.
 
-Pure: what is written when is `sse.py`.
+Pure: what is written when, and how it is framed on a WebSocket, is others' business.
 """
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
 from msgspec import Raw
 
 from http_edge.errors import error_object
+from http_edge.obfuscation import obfuscated
 from svckit.errors import ServiceError
 from turnkeep.orchestrator.v1.orchestrator_pb2 import StreamEvent
 
 FAILED = "response.failed"
 TERMINAL = frozenset(["response.completed", "response.incomplete", FAILED])
 ITEM_DONE = "response.output_item.done"
+_DELTA = ".delta"
+
+
+class Event(Protocol):
+    """A stream event, live or from a log."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def sequence_number(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
 
 
 class Tape:
-    """Frames events, and remembers as much of them as a made-up end needs."""
+    """Gives events as they go out, and remembers as much of them as a made-up end needs. `padded`: with obfuscation in the deltas."""
 
-    def __init__(self) -> None:
-        self._first: StreamEvent | None = None
-        self._last: StreamEvent | None = None
+    def __init__(self, *, padded: bool = False) -> None:
+        self._padded = padded
+        self._first: Event | None = None
+        self._last: Event | None = None
         self._items: list[bytes] = []
+
+    @property
+    def begun(self) -> bool:
+        """Has any event gone by?"""
+        return self._last is not None
 
     @property
     def ended(self) -> bool:
         """Has the terminal event gone by?"""
         return self._last is not None and self._last.type in TERMINAL
 
-    def framed(self, events: Iterable[StreamEvent]) -> bytes:
-        """The events as one piece of bytes."""
+    @property
+    def has_failed(self) -> bool:
+        """Did the turn end in `response.failed`?"""
+        return self._last is not None and self._last.type == FAILED
+
+    def played(self, event: Event) -> bytes:
+        """The event's data as it goes out."""
+        kind, data = event.type, event.data
+        if kind == ITEM_DONE:
+            self._items.append(data)
+        self._last = event
+        if self._first is None:
+            self._first = event
+        return obfuscated(data) if self._padded and kind.endswith(_DELTA) else data
+
+    def framed(self, events: Iterable[Event]) -> bytes:
+        """The events as server-sent events, as one piece of bytes."""
         parts: list[bytes] = []
         for event in events:
-            kind, data = event.type, event.data
-            parts += (b"event: ", kind.encode(), b"\ndata: ", data, b"\n\n")
-            if kind == ITEM_DONE:
-                self._items.append(data)
-            self._last = event
-            if self._first is None:
-                self._first = event
+            parts += (b"event: ", event.type.encode(), b"\ndata: ", self.played(event), b"\n\n")
         return b"".join(parts)
 
-    def failed(self, error: ServiceError) -> bytes:
+    def failed(self, error: ServiceError) -> StreamEvent:
         """`response.failed` with the items so far, for a turn that broke off."""
         told = error_object(error)
         number = 0 if self._last is None else self._last.sequence_number + 1
@@ -56,7 +85,7 @@ class Tape:
             "output": [event.item for event in done],
         }
         data = msgspec.json.encode({"type": FAILED, "sequence_number": number, "response": response})
-        return self.framed([StreamEvent(type=FAILED, sequence_number=number, data=data)])
+        return StreamEvent(type=FAILED, sequence_number=number, data=data)
 
 
 TAPE = web.RequestKey("tape", Tape)
@@ -71,12 +100,12 @@ class _ItemDone(msgspec.Struct):
     item: Raw
 
 
-def response_in(event: StreamEvent) -> bytes:
+def response_in(event: Event) -> bytes:
     """The response object of a lifecycle event."""
     return bytes(msgspec.json.decode(event.data, type=_Lifecycle).response)
 
 
-def _response_of(event: StreamEvent) -> bytes:
+def _response_of(event: Event) -> bytes:
     try:
         return response_in(event)
     except msgspec.ValidationError:

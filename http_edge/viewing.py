@@ -1,0 +1,53 @@
+"""Watching a background turn: its event log as a stream, from any event on and to its end.
+
+A viewer only looks. When it leaves, the turn goes on; when the view breaks off, so does the connection, and nothing is made up: the
+viewer comes back with the number of the last event that it has.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from http_edge.clients import CLIENTS
+from http_edge.metrics import VIEWERS
+from http_edge.middlewares import OWNER
+from http_edge.sse import open_stream
+from turnkeep.history.v1.history_pb2 import WatchEventsReply, WatchEventsRequest
+
+FROM_THE_START = -1
+# A log without an event for so long is taken for one that has none yet: the answer begins, and silence is filled with heartbeats.
+_GRACE_SECONDS = 1.0
+
+Replies = AsyncIterator[WatchEventsReply]
+
+
+async def view(request: web.Request, response_id: str, *, starting_after: int = FROM_THE_START, padded: bool = False) -> web.StreamResponse:
+    """Streams the events behind a number. What fails at once is raised, for an HTTP status of its own."""
+    clients = request.app[CLIENTS]
+    asked = WatchEventsRequest(owner=request[OWNER], response_id=response_id, starting_after=starting_after)
+    with VIEWERS.track_inprogress():
+        async with clients.caller.stream(clients.history.WatchEvents, asked, deadline=None) as replies:
+            return await _copied(request, replies, padded)
+
+
+async def _copied(request: web.Request, replies: Replies, padded: bool) -> web.StreamResponse:
+    first = asyncio.ensure_future(_next(replies))
+    try:
+        await asyncio.wait({first}, timeout=_GRACE_SECONDS)
+        if first.done():
+            first.result()
+        async with open_stream(request, padded=padded) as stream:
+            reply = await first
+            while reply is not None:
+                stream.heartbeat.touch()
+                await stream.write(reply.events)
+                reply = await anext(replies, None)
+        return await stream.end()
+    finally:
+        first.cancel()
+        await asyncio.wait({first})
+
+
+async def _next(replies: Replies) -> WatchEventsReply | None:
+    return await anext(replies, None)

@@ -127,13 +127,15 @@ def _typed_event(event: Json) -> Json:
 
 
 def _typed(response: Json) -> Json:
-    """The response with an error code and a reason that the SDK lists: it lists those of one vendor, and reads any string."""
+    """The response with an error code, a reason and a choice that the SDK lists: it lists those of one vendor, and reads any other."""
     typed = dict(response)
     error, details = response.get("error"), response.get("incomplete_details")
     if isinstance(error, dict) and isinstance(error.get("code"), str):
         typed["error"] = error | {"code": "server_error"}
     if isinstance(details, dict) and details.get("reason") == "max_rounds":
         typed["incomplete_details"] = {"reason": "max_output_tokens"}
+    if response.get("tool_choice") == {"type": "web_search"}:
+        typed["tool_choice"] = {"type": "web_search_preview"}
     return typed
 
 

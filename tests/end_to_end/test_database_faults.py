@@ -59,7 +59,7 @@ async def test_a_refused_write_ends_in_a_failure_and_leaves_nothing(ada: Client,
     """B018, B006: no half pair is ever in a chain; the parent can be continued as if nothing had been."""
     engine.default = lambda received: text("ok")
     first = await ada.create("one")
-    async with _refusing(hand):
+    async with refusing(hand):
         failed = await _raw(ada, FORBIDDEN, streaming, previous_response_id=first["id"])
         assert (failed["status"], failed["error"]["code"]) == ("failed", "storage_failed")  # type: ignore[index]
     await ada.create("two", previous_response_id=first["id"])
@@ -157,7 +157,7 @@ async def _scalar(hand: Hand, query: str) -> object:
 
 
 @asynccontextmanager
-async def _refusing(hand: Hand) -> AsyncIterator[None]:
+async def refusing(hand: Hand) -> AsyncIterator[None]:
     """The database refuses items that hold the forbidden text."""
     await hand.execute(f"alter table item add constraint forbidden check (position('{FORBIDDEN}'::bytea in body) = 0) not valid")
     try:

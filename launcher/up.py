@@ -22,7 +22,7 @@ from launcher.port import require_free, shared_port
 from launcher.postgres import Postgres, open_postgres
 from launcher.rooms import ROOMS, RoomSettings, Source, load_settings, open_rooms
 from launcher.workers import as_environment, open_workers
-from orchestrator_svc.settings import EngineSettings
+from orchestrator_svc.settings import EngineSettings, refuse_no_address
 from svckit import lifecycle, logs
 from svckit.settings import LogSettings
 
@@ -99,6 +99,7 @@ def _check(settings: RoomSettings, plan: Plan) -> None:
     """Finds what can be found to be wrong before anything is started."""
     refuse_open_door(settings.edge.edge, has_keys=bool(read_keys(settings.edge).owners))
     if settings.orchestrator.engine.url:
+        refuse_no_address(settings.orchestrator.engine)
         engine_key(settings.orchestrator.engine, plan.source.environ)
     else:
         require_installed()

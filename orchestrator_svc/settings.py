@@ -1,10 +1,14 @@
 """Settings of the orchestrator: `[engine]`, `[orchestrator]`, and what its tools need, besides what every service has."""
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
-from svckit.settings import GrpcSettings, LogSettings
+from svckit.settings import GrpcSettings, LogSettings, SettingsError
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,24 +32,24 @@ class OrchestratorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     listen: str = "127.0.0.1:9002"
     history: str = "127.0.0.1:9001"
     metrics_listen: str = "127.0.0.1:9102"
-    first_event_grace_seconds: float = 10.0
-    connect_timeout_seconds: float = 5.0
-    first_event_timeout_seconds: float = 300.0
-    gap_timeout_seconds: float = 120.0
-    turn_timeout_seconds: float = 3600.0
-    load_timeout_seconds: float = 30.0
-    commit_timeout_seconds: float = 30.0
-    drain_seconds: float = 20.0
-    max_turns: int = 2000
-    max_rounds: int = 10
-    max_context_bytes: int = 32 * 1024 * 1024
-    max_output_chars: int = 4 * 1024 * 1024
-    max_output_items: int = 1000
-    max_parallel_calls: int = 8
-    max_running_calls: int = 64
-    tool_timeout_seconds: float = 60.0
-    list_timeout_seconds: float = 30.0
-    max_tool_output_bytes: int = 256 * 1024
+    first_event_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    connect_timeout_seconds: Seconds = 5.0
+    first_event_timeout_seconds: Seconds = 300.0
+    gap_timeout_seconds: Seconds = 120.0
+    turn_timeout_seconds: Seconds = 3600.0
+    load_timeout_seconds: Seconds = 30.0
+    commit_timeout_seconds: Seconds = 30.0
+    drain_seconds: Annotated[float, msgspec.Meta(ge=0)] = 20.0
+    max_turns: Count = 2000
+    max_rounds: Count = 10
+    max_context_bytes: Count = 32 * 1024 * 1024
+    max_output_chars: Count = 4 * 1024 * 1024
+    max_output_items: Count = 1000
+    max_parallel_calls: Count = 8
+    max_running_calls: Count = 64
+    tool_timeout_seconds: Seconds = 60.0
+    list_timeout_seconds: Seconds = 30.0
+    max_tool_output_bytes: Count = 256 * 1024
     reasoning_events: str = "response.reasoning_text"
 
 
@@ -135,3 +139,18 @@ class Settings(msgspec.Struct, frozen=True):
     web_search: WebSearchSettings = WebSearchSettings()
     mcp: McpSettings = McpSettings()
     mcp_servers: dict[str, McpServerSettings] = {}
+
+
+def refuse_no_address(engine: EngineSettings) -> None:
+    """Raises SettingsError where `url` is nothing that HTTP could be spoken with. The URL is not repeated: it may hold a password."""
+    if not _is_address(engine.url):
+        raise SettingsError("settings", "engine.url", "is no address of an engine; give one like http://127.0.0.1:8000")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        has_port = url.port is None or url.port > 0
+    except ValueError:
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname) and has_port and not (url.query or url.fragment or " " in text)

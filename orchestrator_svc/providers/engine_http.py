@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from orchestrator_svc.errors import EngineStreamInterrupted, EngineTimeout, EngineUnavailable
-from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
+from orchestrator_svc.settings import EngineSettings, OrchestratorSettings, refuse_no_address
 from svckit.patience import Patience
 from svckit.telemetry import current_trace
 
@@ -116,7 +116,8 @@ class EngineHttp:
 
 @asynccontextmanager
 async def open_engine_http(engine: EngineSettings, key: str, waits: OrchestratorSettings) -> AsyncIterator[EngineHttp]:
-    """The pool to one engine; closed with all its connections at the end."""
+    """The pool to one engine; closed with all its connections at the end. Raises SettingsError."""
+    refuse_no_address(engine)
     async with _session(waits, keep=True) as pooled, _session(waits, keep=False) as fresh:
         yield EngineHttp(engine, key, waits, pooled, fresh)
 

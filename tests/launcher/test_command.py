@@ -76,6 +76,25 @@ def test_the_doctor_names_a_setting_that_does_not_fit(tmp_path: Path, capsys: py
     assert (status, findings["settings"][0]) == (1, False)
 
 
+def test_the_doctor_names_an_engine_without_an_address(capsys: pytest.CaptureFixture[str]) -> None:
+    _, findings = examine(capsys, "--engine", "127.0.0.1:9")
+    ok, detail = findings["engine"]
+    assert (ok, "engine.url" in detail) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[orchestrator]\nmax_rounds = 0", "orchestrator.max_rounds"),
+        ("[orchestrator]\ngap_timeout_seconds = 0.0", "orchestrator.gap_timeout_seconds"),
+    ],
+)
+def test_numbers_that_nothing_can_work_with_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, key: str) -> None:
+    (tmp_path / "turnkeep.toml").write_text(text)
+    _, findings = examine(capsys, "--config", str(tmp_path / "turnkeep.toml"))
+    assert key in findings["settings"][1]
+
+
 def test_the_doctor_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examine(capsys, "--data", str(tmp_path / "data"), "--port", "0")
     assert not (tmp_path / "data").exists()

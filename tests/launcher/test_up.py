@@ -136,6 +136,10 @@ def test_settings_that_do_not_fit_are_one_line_and_status_2(turnkeep: Turnkeep, 
         ("--config", "absent.toml"),
         ("--host", "0.0.0.0"),
         ("--engine", "http://127.0.0.1:9", "--engine-api-key-env", "NO_SUCH_VARIABLE"),
+        ("--engine", "127.0.0.1:9"),
+        ("--engine", "http://"),
+        ("--engine", "http://127.0.0.1:99999"),
+        ("--engine", "http://127.0.0.1:9?key=1"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_before_anything_starts(turnkeep: Turnkeep, arguments: tuple[str, ...]) -> None:

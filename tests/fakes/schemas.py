@@ -90,6 +90,14 @@ def _sdk_response() -> typing.Any:
     return Response
 
 
+@functools.cache
+def _sdk_tools() -> frozenset[str]:
+    from openai.types.responses import Tool
+
+    classes = typing.get_args(typing.get_args(Tool)[0])
+    return frozenset(str(kind) for cls in classes for kind in typing.get_args(cls.model_fields["type"].annotation))
+
+
 def _ask(validator: jsonschema_rs.Draft202012Validator, value: Json, what: str) -> None:
     for error in validator.iter_errors(value):
         raise ShapeFault(f"{what} is not as the OpenAPI file says {'; '.join(_nearest(error))}")
@@ -127,7 +135,7 @@ def _typed_event(event: Json) -> Json:
 
 
 def _typed(response: Json) -> Json:
-    """The response with an error code, a reason and a choice that the SDK lists: it lists those of one vendor, and reads any other."""
+    """The response without error codes, reasons, choices and tools that the SDK does not list: it lists those of one vendor, and reads any."""
     typed = dict(response)
     error, details = response.get("error"), response.get("incomplete_details")
     if isinstance(error, dict) and isinstance(error.get("code"), str):
@@ -136,6 +144,8 @@ def _typed(response: Json) -> Json:
         typed["incomplete_details"] = {"reason": "max_output_tokens"}
     if response.get("tool_choice") == {"type": "web_search"}:
         typed["tool_choice"] = {"type": "web_search_preview"}
+    if isinstance(tools := response.get("tools"), list):
+        typed["tools"] = [tool for tool in tools if isinstance(tool, dict) and tool.get("type") in _sdk_tools()]
     return typed
 
 

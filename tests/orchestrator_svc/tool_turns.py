@@ -9,7 +9,7 @@ Every turn's stream is checked before a test sees it.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -187,18 +187,18 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(database: str, **settings: object) -> AsyncIterator[World]:
-    """A desk with `web_search` and MCP tools that are fakes; `settings` are those of `[orchestrator]`."""
+async def open_world(database: str, tools: AbstractAsyncContextManager[Toolbox] | None = None, **settings: object) -> AsyncIterator[World]:
+    """A desk with `web_search` and MCP tools that are fakes, or with other tools; `settings` are those of `[orchestrator]`."""
     own = HistorySettings(listen="", database_url=database, migrate_at_start=False, sweep_interval_seconds=0)
     orchestrator = OrchestratorSettings(**{"drain_seconds": 0.2, **settings})  # type: ignore[arg-type]
     search, mcp, lister = FakeTool(), FakeTool(), FakeLister()
     toolbox = Toolbox(ToolKinds(SPECS, frozenset({"configured"})), {"web_search": search, "mcp": mcp}, lister, orchestrator)
-    async with FakeEngine(strict=True) as engine, open_history(HistoryRoom(history=own)) as history:
+    async with FakeEngine(strict=True) as engine, open_history(HistoryRoom(history=own)) as history, tools or nullcontext(toolbox) as used:
         channel = LocalChannel(history.services)
         store = History(channel, Caller(GrpcSettings()), orchestrator)
         async with (
             open_provider(EngineSettings(url=engine.url), orchestrator) as provider,
-            Desk(provider, store, toolbox, orchestrator) as desk,
+            Desk(provider, store, used, orchestrator) as desk,
         ):
             yield World(engine, desk, search, mcp, lister, HistoryServiceStub(channel))
             await desk.drain()

@@ -135,7 +135,7 @@ def _typed_event(event: Json) -> Json:
 
 
 def _typed(response: Json) -> Json:
-    """The response without error codes, reasons, choices and tools that the SDK does not list: it lists those of one vendor, and reads any."""
+    """The response without codes, reasons, choices and tools that the SDK does not list: it lists those of one vendor, and reads any."""
     typed = dict(response)
     error, details = response.get("error"), response.get("incomplete_details")
     if isinstance(error, dict) and isinstance(error.get("code"), str):

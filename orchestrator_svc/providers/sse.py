@@ -16,27 +16,43 @@ class Parser:
     """Cuts one stream into (event name, data); comments, other fields and events without data are dropped."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._pieces: list[bytes] = []
+        self._size = 0
         self._is_start = True
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are whole now. Raises EventTooLarge."""
-        text = self._rest + chunk
+        may_end_here = self._is_start or b"\n" in chunk or b"\r" in chunk or (bool(self._pieces) and self._pieces[-1].endswith(b"\r"))
+        self._keep(chunk)
+        # pieces of a long line are put together once, at its end: each time anew would cost the square of their number
+        events = self._cut() if may_end_here else []
+        if self._size > MAX_EVENT_BYTES:
+            raise EventTooLarge
+        return events
+
+    def end(self) -> list[Event]:
+        """The last event of a stream that ends without a blank line."""
+        return _events([self._taken().rstrip(b"\r")])
+
+    def _cut(self) -> list[Event]:
+        text = self._taken()
         if self._is_start:
             text, self._is_start = text.removeprefix(_MARK), len(text) < len(_MARK) and _MARK.startswith(text)
         held = b"\r" if text.endswith(b"\r") else b""
         if b"\r" in text:
             text = text[: len(text) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *blocks, rest = text.split(b"\n\n")
-        self._rest = rest + held
-        if len(self._rest) > MAX_EVENT_BYTES:
-            raise EventTooLarge
+        self._keep(rest + held)
         return _events(blocks)
 
-    def end(self) -> list[Event]:
-        """The last event of a stream that ends without a blank line."""
-        rest, self._rest = self._rest, b""
-        return _events([rest.rstrip(b"\r")])
+    def _keep(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+
+    def _taken(self) -> bytes:
+        text = b"".join(self._pieces)
+        self._pieces, self._size = [], 0
+        return text
 
 
 def _events(blocks: list[bytes]) -> list[Event]:

@@ -62,6 +62,22 @@ def test_an_event_is_given_as_soon_as_it_is_whole() -> None:
     assert parser.end() == []
 
 
+def test_an_event_in_many_pieces_is_put_together_once() -> None:
+    class Counted(bytes):
+        joined = 0
+
+        def __radd__(self, other: bytes) -> bytes:
+            Counted.joined += 1
+            return other + bytes(self)
+
+    parser = Parser()
+    pieces = [b"data: ", *[Counted(b"x")] * 1000, b"\n\n"]
+
+    events = [event for piece in pieces for event in parser.feed(piece)]
+
+    assert (events, Counted.joined) == ([(b"", b"x" * 1000)], 0)
+
+
 def test_a_line_without_end_is_not_kept_for_ever() -> None:
     parser = Parser()
     parser.feed(b"data: ")

@@ -146,7 +146,7 @@ class Gateway:
 
     def _await_ready(self, groups: Iterable[tuple[str, ...]]) -> None:
         for group in groups:
-            line = _first_line(self._processes[group])
+            line = first_line(self._processes[group])
             if not line.startswith("Serving"):
                 raise RuntimeError(f"{group} did not start: {line!r} {self.log_bytes().decode(errors='replace')[-4000:]}")
             if "edge" in group:
@@ -177,7 +177,8 @@ def _toml(sections: Sections) -> str:
     return "\n".join(lines)
 
 
-def _first_line(process: subprocess.Popen[bytes]) -> str:
+def first_line(process: subprocess.Popen[bytes]) -> str:
+    """What a process says first, or nothing when it says nothing in time or ends."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as waiting:
         waiting.register(process.stdout, selectors.EVENT_READ)

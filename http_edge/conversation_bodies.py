@@ -13,7 +13,7 @@ MAX_ITEMS = 20
 
 
 class _New(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    items: Raw | None = None
+    items: list[Raw] | None = None
     metadata: Metadata | None = None
 
 
@@ -22,7 +22,7 @@ class _Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Addition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    items: Raw
+    items: list[Raw] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 from grpc import StatusCode
+from openai import AsyncOpenAI
 
 from http_edge.app import open_edge
 from http_edge.settings import EdgeSettings, Settings
@@ -18,7 +19,7 @@ from svckit.errors import ServiceError
 from svckit.grpc_server import Services, add_health
 from svckit.local_channel import LocalChannel
 from svckit.settings import GrpcSettings
-from turnkeep.common.v1.common_pb2 import RESPONSE_STATUS_COMPLETED, Item
+from turnkeep.common.v1.common_pb2 import RESPONSE_STATUS_COMPLETED, Item, ResponseStatus
 from turnkeep.history.v1 import history_pb2, history_pb2_grpc
 from turnkeep.orchestrator.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from turnkeep.orchestrator.v1.orchestrator_pb2 import CreateResponseReply, Header, RelayHead, RelayReply, StreamEvent
@@ -27,8 +28,11 @@ RESPONSE_ID = "resp_0123456789abcdef0000018f0000000000000001"
 MESSAGE_ID = "msg_0123456789abcdef0000018f0000000000000002"
 WAIT_SECONDS = 10.0
 
+CONVERSATION_ID = "conv_0123456789abcdef0000018f0000000000000003"
+
 CreateScript = Callable[[orchestrator_pb2.CreateResponseRequest], AsyncIterator[CreateResponseReply]]
 RelayScript = Callable[[orchestrator_pb2.RelayRequest], AsyncIterator[RelayReply]]
+WatchScript = Callable[[history_pb2.WatchEventsRequest], AsyncIterator[history_pb2.WatchEventsReply]]
 
 
 class ResponseMissing(ServiceError):
@@ -36,6 +40,27 @@ class ResponseMissing(ServiceError):
 
     code = StatusCode.NOT_FOUND
     reason = "response_not_found"
+
+
+class ConversationMissing(ServiceError):
+    """Conversation with id '{conversation_id}' not found."""
+
+    code = StatusCode.NOT_FOUND
+    reason = "conversation_not_found"
+
+
+class ItemMissing(ServiceError):
+    """Item with id '{item_id}' not found."""
+
+    code = StatusCode.NOT_FOUND
+    reason = "item_not_found"
+
+
+class KeyMismatch(ServiceError):
+    """The key was used for another request."""
+
+    code = StatusCode.INVALID_ARGUMENT
+    reason = "idempotency_mismatch"
 
 
 @dataclass
@@ -47,71 +72,12 @@ class Call:
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class FakeHistory(history_pb2_grpc.HistoryServiceServicer):
-    """Responses and their input by (owner, id)."""
+class Played:
+    """What plays scripts, and remembers how each call went."""
 
     def __init__(self) -> None:
-        self.responses: dict[tuple[str, str], history_pb2.GetResponseReply] = {}
-        self.inputs: dict[tuple[str, str], list[Item]] = {}
-        self.asked: list[object] = []
-        self.error: Exception | None = None
-        self.is_serving = True
-
-    async def GetResponse(self, request, context):
-        self._look(request)
-        return self.responses[request.owner, request.response_id]
-
-    async def DeleteResponse(self, request, context):
-        self._look(request)
-        del self.responses[request.owner, request.response_id]
-        return history_pb2.DeleteResponseReply()
-
-    async def ListInputItems(self, request, context):
-        self._look(request)
-        items = self.inputs[request.owner, request.response_id]
-        ordered = items if request.order == history_pb2.ORDER_ASC else items[::-1]
-        start = 1 + [item.id for item in ordered].index(request.page_token) if request.page_token else 0
-        page = ordered[start : start + request.page_size]
-        for item in page[:-1]:
-            yield history_pb2.ListInputItemsReply(items=[item])
-        has_more = start + request.page_size < len(ordered)
-        yield history_pb2.ListInputItemsReply(items=page[-1:], next_page_token=page[-1].id if has_more else "")
-
-    def _look(self, request) -> None:
-        self.asked.append(request)
-        if self.error is not None:
-            raise self.error
-        if (request.owner, request.response_id) not in self.responses:
-            raise ResponseMissing(response_id=request.response_id)
-
-    async def probe(self) -> bool:
-        return self.is_serving
-
-
-class FakeOrchestrator(orchestrator_pb2_grpc.OrchestratorServiceServicer):
-    """Plays a script per call."""
-
-    def __init__(self) -> None:
-        self.turns: list[orchestrator_pb2.CreateResponseRequest] = []
-        self.relayed: list[orchestrator_pb2.RelayRequest] = []
-        self.metadata: list[dict[str, str]] = []
         self.calls: list[Call] = []
         self.next_call = Call()
-        self.create: CreateScript = lambda request: playing(*turn("Hello"))
-        self.relay: RelayScript = lambda request: playing(head(200, {"content-type": "application/json"}), chunk(b"{}"))
-        self.is_serving = True
-
-    async def CreateResponse(self, request, context):
-        self.turns.append(request)
-        self.metadata.append(dict(context.invocation_metadata()))
-        async for reply in self._played(self.create(request)):
-            yield reply
-
-    async def Relay(self, request, context):
-        self.relayed.append(request)
-        self.metadata.append(dict(context.invocation_metadata()))
-        async for reply in self._played(self.relay(request)):
-            yield reply
 
     async def _played(self, script):
         call, self.next_call = self.next_call, Call()
@@ -124,6 +90,175 @@ class FakeOrchestrator(orchestrator_pb2_grpc.OrchestratorServiceServicer):
         finally:
             if not call.finished.is_set():
                 call.cancelled.set()
+
+
+class FakeHistory(Played, history_pb2_grpc.HistoryServiceServicer):
+    """Responses, conversations and what they hold, by (owner, id); event logs are a script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.responses: dict[tuple[str, str], history_pb2.GetResponseReply] = {}
+        self.inputs: dict[tuple[str, str], list[Item]] = {}
+        self.conversations: dict[tuple[str, str], history_pb2.Conversation] = {}
+        self.items: dict[tuple[str, str], list[Item]] = {}
+        self.keys: dict[tuple[str, str], history_pb2.ClaimIdempotencyKeyRequest] = {}
+        self.asked: list[object] = []
+        self.looked_up = asyncio.Event()
+        self.error: Exception | None = None
+        self.watch: WatchScript = lambda request: playing()
+        self.is_serving = True
+
+    async def GetResponse(self, request, context):
+        self.looked_up.set()
+        self._look(request)
+        return self.responses[request.owner, request.response_id]
+
+    async def DeleteResponse(self, request, context):
+        self._look(request)
+        del self.responses[request.owner, request.response_id]
+        return history_pb2.DeleteResponseReply()
+
+    async def ListInputItems(self, request, context):
+        self._look(request)
+        for reply in _paged(self.inputs[request.owner, request.response_id], request, history_pb2.ListInputItemsReply):
+            yield reply
+
+    async def CancelTurn(self, request, context):
+        self._look(request)
+        return history_pb2.CancelTurnReply(response=self.responses[request.owner, request.response_id])
+
+    async def WatchEvents(self, request, context):
+        self._look(request)
+        async for reply in self._played(self.watch(request)):
+            yield reply
+
+    async def ClaimIdempotencyKey(self, request, context):
+        self._ask(request)
+        held = self.keys.setdefault((request.owner, request.key), request)
+        if held.request_hash != request.request_hash:
+            raise KeyMismatch()
+        return history_pb2.ClaimIdempotencyKeyReply(granted=held is request, response_id=held.response_id)
+
+    async def GetConversation(self, request, context):
+        return history_pb2.GetConversationReply(conversation=self._conversation(request))
+
+    async def UpdateConversation(self, request, context):
+        kept = self._conversation(request)
+        new = history_pb2.Conversation(id=kept.id, created_at=kept.created_at, metadata=request.metadata)
+        self.conversations[request.owner, request.conversation_id] = new
+        return history_pb2.UpdateConversationReply(conversation=new)
+
+    async def DeleteConversation(self, request, context):
+        self._conversation(request)
+        del self.conversations[request.owner, request.conversation_id]
+        return history_pb2.DeleteConversationReply()
+
+    async def ListConversationItems(self, request, context):
+        self._conversation(request)
+        for reply in _paged(self.items[request.owner, request.conversation_id], request, history_pb2.ListConversationItemsReply):
+            yield reply
+
+    async def GetConversationItem(self, request, context):
+        self._conversation(request)
+        return history_pb2.GetConversationItemReply(item=self._item(request))
+
+    async def DeleteConversationItem(self, request, context):
+        kept, item = self._conversation(request), self._item(request)
+        self.items[request.owner, request.conversation_id].remove(item)
+        return history_pb2.DeleteConversationItemReply(conversation=kept)
+
+    def _look(self, request) -> None:
+        self._ask(request)
+        if (request.owner, request.response_id) not in self.responses:
+            raise ResponseMissing(response_id=request.response_id)
+
+    def _conversation(self, request) -> history_pb2.Conversation:
+        self._ask(request)
+        if (request.owner, request.conversation_id) not in self.conversations:
+            raise ConversationMissing(conversation_id=request.conversation_id)
+        return self.conversations[request.owner, request.conversation_id]
+
+    def _item(self, request) -> Item:
+        for item in self.items[request.owner, request.conversation_id]:
+            if item.id == request.item_id:
+                return item
+        raise ItemMissing(item_id=request.item_id)
+
+    def _ask(self, request) -> None:
+        self.asked.append(request)
+        if self.error is not None:
+            raise self.error
+
+    async def probe(self) -> bool:
+        return self.is_serving
+
+
+def _paged(items, request, kind):
+    """One page, an item a message."""
+    ordered = items if request.order == history_pb2.ORDER_ASC else items[::-1]
+    start = 1 + [item.id for item in ordered].index(request.page_token) if request.page_token else 0
+    page = ordered[start : start + request.page_size]
+    yield from (kind(items=[item]) for item in page[:-1])
+    has_more = start + request.page_size < len(ordered)
+    yield kind(items=page[-1:], next_page_token=page[-1].id if has_more else "")
+
+
+class FakeOrchestrator(Played, orchestrator_pb2_grpc.OrchestratorServiceServicer):
+    """Plays a script per call, and answers what is no stream with what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: list[orchestrator_pb2.CreateResponseRequest] = []
+        self.started: list[orchestrator_pb2.StartResponseRequest] = []
+        self.asked: list[object] = []
+        self.relayed: list[orchestrator_pb2.RelayRequest] = []
+        self.metadata: list[dict[str, str]] = []
+        self.create: CreateScript = lambda request: playing(*turn("Hello"))
+        self.relay: RelayScript = lambda request: playing(head(200, {"content-type": "application/json"}), chunk(b"{}"))
+        self.error: Exception | None = None
+        self.compaction = b'{"id":"cmp_1","object":"response.compaction","created_at":1,"output":[],"usage":null}'
+        self.is_serving = True
+
+    async def CreateResponse(self, request, context):
+        self.turns.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        async for reply in self._played(self.create(request)):
+            yield reply
+
+    async def StartResponse(self, request, context):
+        self._ask(request)
+        self.started.append(request)
+        response_id = request.turn.response_id or RESPONSE_ID
+        response = msgspec.json.encode(response_object(response_id, "queued") | {"background": True})
+        return orchestrator_pb2.StartResponseReply(response_id=response_id, response=response)
+
+    async def CountInputTokens(self, request, context):
+        self._ask(request)
+        return orchestrator_pb2.CountInputTokensReply(input_tokens=42)
+
+    async def CompactContext(self, request, context):
+        self._ask(request)
+        return orchestrator_pb2.CompactContextReply(compaction=self.compaction)
+
+    async def CreateConversation(self, request, context):
+        self._ask(request)
+        return orchestrator_pb2.CreateConversationReply(conversation_id=CONVERSATION_ID, created_at=7)
+
+    async def AddConversationItems(self, request, context):
+        self._ask(request)
+        items = [Item(id=f"msg_{n}", type="message", body=body) for n, body in enumerate(request.items)]
+        return orchestrator_pb2.AddConversationItemsReply(items=items)
+
+    async def Relay(self, request, context):
+        self.relayed.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        async for reply in self._played(self.relay(request)):
+            yield reply
+
+    def _ask(self, request) -> None:
+        self.asked.append(request)
+        if self.error is not None:
+            raise self.error
 
     async def probe(self) -> bool:
         return self.is_serving
@@ -146,6 +281,14 @@ class House:
         """POST /v1/responses with a JSON body, or with bytes as they are."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         return await self.http.post("/v1/responses", data=data, **options)
+
+    def connect(self, **options: object) -> aiohttp.client._WSRequestContextManager:
+        """A WebSocket at /v1/responses."""
+        return self.http.ws_connect("/v1/responses", **options)
+
+    def sdk(self, key: str = "any") -> AsyncOpenAI:
+        """The official client."""
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
 
 @asynccontextmanager
@@ -201,6 +344,13 @@ def reply(*events: StreamEvent) -> CreateResponseReply:
     return CreateResponseReply(events=events)
 
 
+def logged(*events: StreamEvent) -> history_pb2.WatchEventsReply:
+    """Events as they come from a log."""
+    return history_pb2.WatchEventsReply(
+        events=[history_pb2.LoggedEvent(type=e.type, sequence_number=e.sequence_number, data=e.data) for e in events]
+    )
+
+
 def turn_events(*deltas: str, response_id: str = RESPONSE_ID) -> list[StreamEvent]:
     text = "".join(deltas)
     place = {"item_id": MESSAGE_ID, "output_index": 0}
@@ -229,8 +379,10 @@ def response_object(response_id: str, status: str) -> dict[str, object]:
     return {"id": response_id, "object": "response", "created_at": 1, "status": status, "error": None, "model": "m", "output": []}
 
 
-def stored(body: dict[str, object], *output: Item) -> history_pb2.GetResponseReply:
-    return history_pb2.GetResponseReply(body=msgspec.json.encode(body), status=RESPONSE_STATUS_COMPLETED, output=output)
+def stored(
+    body: dict[str, object], *output: Item, status: ResponseStatus.ValueType = RESPONSE_STATUS_COMPLETED
+) -> history_pb2.GetResponseReply:
+    return history_pb2.GetResponseReply(body=msgspec.json.encode(body), status=status, output=output)
 
 
 def head(status: int, headers: Mapping[str, str] | None = None) -> RelayReply:

@@ -14,22 +14,37 @@ ROWS = [
     (StatusCode.INVALID_ARGUMENT, "engine_invalid_request", 400, "invalid_request_error"),
     (StatusCode.INVALID_ARGUMENT, "context_length_exceeded", 400, "invalid_request_error"),
     (StatusCode.RESOURCE_EXHAUSTED, "context_too_large", 400, "invalid_request_error"),
+    (StatusCode.INVALID_ARGUMENT, "idempotency_mismatch", 400, "invalid_request_error"),
+    (StatusCode.INVALID_ARGUMENT, "websocket_connection_limit_reached", 400, "invalid_request_error"),
+    (StatusCode.FAILED_PRECONDITION, "not_background", 400, "invalid_request_error"),
+    (StatusCode.FAILED_PRECONDITION, "events_gone", 400, "invalid_request_error"),
+    (StatusCode.FAILED_PRECONDITION, "conversation_full", 400, "invalid_request_error"),
     (StatusCode.UNAUTHENTICATED, "invalid_api_key", 401, "invalid_request_error"),
     (StatusCode.PERMISSION_DENIED, "forbidden", 403, "invalid_request_error"),
     (StatusCode.NOT_FOUND, "response_not_found", 404, "invalid_request_error"),
+    (StatusCode.PERMISSION_DENIED, "origin_not_allowed", 403, "invalid_request_error"),
+    (StatusCode.NOT_FOUND, "conversation_not_found", 404, "invalid_request_error"),
+    (StatusCode.NOT_FOUND, "item_not_found", 404, "invalid_request_error"),
     (StatusCode.NOT_FOUND, "model_not_found", 404, "invalid_request_error"),
     (StatusCode.UNIMPLEMENTED, "method_not_allowed", 405, "invalid_request_error"),
     (StatusCode.DEADLINE_EXCEEDED, "request_timeout", 408, "invalid_request_error"),
     (StatusCode.ABORTED, "response_not_finished", 409, "invalid_request_error"),
+    (StatusCode.ABORTED, "conversation_locked", 409, "invalid_request_error"),
+    (StatusCode.ABORTED, "idempotency_in_progress", 409, "invalid_request_error"),
+    (StatusCode.ALREADY_EXISTS, "conversation_conflict", 409, "invalid_request_error"),
     (StatusCode.ALREADY_EXISTS, "response_conflict", 409, "invalid_request_error"),
     (StatusCode.FAILED_PRECONDITION, "lease_lost", 409, "invalid_request_error"),
     (StatusCode.RESOURCE_EXHAUSTED, "request_too_large", 413, "invalid_request_error"),
+    (StatusCode.FAILED_PRECONDITION, "upgrade_required", 426, "invalid_request_error"),
+    (StatusCode.RESOURCE_EXHAUSTED, "queue_full", 429, "rate_limit_error"),
+    (StatusCode.RESOURCE_EXHAUSTED, "websocket_queue_full", 429, "rate_limit_error"),
     (StatusCode.RESOURCE_EXHAUSTED, "rate_limit_exceeded", 429, "rate_limit_error"),
     (StatusCode.DATA_LOSS, "history_incomplete", 500, "server_error"),
     (StatusCode.INTERNAL, "internal_error", 500, "server_error"),
     (StatusCode.UNAUTHENTICATED, "unauthenticated", 500, "server_error"),
     (StatusCode.UNIMPLEMENTED, "unimplemented", 500, "server_error"),
     (StatusCode.UNKNOWN, "unknown", 500, "server_error"),
+    (StatusCode.UNKNOWN, "compaction_failed", 502, "server_error"),
     (StatusCode.UNKNOWN, "engine_error", 502, "server_error"),
     (StatusCode.UNKNOWN, "engine_stream_interrupted", 502, "server_error"),
     (StatusCode.RESOURCE_EXHAUSTED, "overloaded", 503, "server_error"),
@@ -63,8 +78,19 @@ def test_only_headers_for_the_client_are_shown() -> None:
     assert {name: shown.get(name) for name in headers} == headers | {"x-internal": None, "set-cookie": None}
 
 
-def test_whoever_must_come_again_is_told_when() -> None:
-    assert error_response(RemoteError(StatusCode.RESOURCE_EXHAUSTED, "overloaded", "x")).headers["retry-after"] == "1"
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (StatusCode.RESOURCE_EXHAUSTED, "overloaded"),
+        (StatusCode.RESOURCE_EXHAUSTED, "queue_full"),
+        (StatusCode.ABORTED, "conversation_locked"),
+        (StatusCode.ABORTED, "response_not_finished"),
+        (StatusCode.ABORTED, "idempotency_in_progress"),
+    ],
+)
+def test_whoever_must_come_again_is_told_when(code: StatusCode, reason: str) -> None:
+    assert error_response(RemoteError(code, reason, "x")).headers["retry-after"] == "1"
+    assert error_response(RemoteError(code, reason, "x", headers={"retry-after": "9"})).headers["retry-after"] == "9"
 
 
 def test_a_message_is_bounded_and_can_always_be_written() -> None:

@@ -7,7 +7,7 @@ import zlib
 import msgspec
 import pytest
 
-from tests.http_edge.fake_services import RESPONSE_ID, House, open_house, stored
+from tests.http_edge.fake_services import CONVERSATION_ID, RESPONSE_ID, House, open_house, stored
 from turnkeep.common.v1.common_pb2 import Item
 
 KEY = "sk-marker-of-ada"
@@ -38,7 +38,18 @@ ODD_IDS = [
 @pytest.mark.parametrize("odd", ODD_IDS, ids=range(len(ODD_IDS)))
 async def test_an_odd_id_in_a_path_is_not_found(house: House, odd: str) -> None:
     """B158: its form is checked before it reaches anything, and it is never an error of ours."""
-    for method, path in (("GET", f"/v1/responses/{odd}"), ("DELETE", f"/v1/responses/{odd}"), ("GET", f"/v1/responses/{odd}/input_items")):
+    for method, path in (
+        ("GET", f"/v1/responses/{odd}"),
+        ("GET", f"/v1/responses/{odd}?stream=true"),
+        ("DELETE", f"/v1/responses/{odd}"),
+        ("POST", f"/v1/responses/{odd}/cancel"),
+        ("GET", f"/v1/responses/{odd}/input_items"),
+        ("GET", f"/v1/conversations/{odd}"),
+        ("DELETE", f"/v1/conversations/{odd}"),
+        ("GET", f"/v1/conversations/{odd}/items"),
+        ("GET", f"/v1/conversations/{odd}/items/msg_1"),
+        ("DELETE", f"/v1/conversations/{odd}/items/msg_1"),
+    ):
         status, _, body = await _raw(house, f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         assert (status, set(_error(body))) == (404, {"message", "type", "param", "code"})
         assert len(body) < 1000
@@ -88,7 +99,7 @@ async def test_a_foreign_id_looks_exactly_like_an_unknown_one() -> None:
         house.history.responses["ada", RESPONSE_ID] = stored({"object": "response"})
         house.history.inputs["ada", RESPONSE_ID] = [Item(id="msg_1", type="message", body=b"{}")]
         unknown = RESPONSE_ID[:-1] + "9"
-        for method, suffix in (("GET", ""), ("DELETE", ""), ("GET", "/input_items")):
+        for method, suffix in (("GET", ""), ("GET", "?stream=true"), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
             answers = []
             for response_id in (RESPONSE_ID, unknown):
                 answer = await house.http.request(method, f"/v1/responses/{response_id}{suffix}", headers=BOB)
@@ -119,6 +130,8 @@ async def test_other_spellings_of_a_route_are_not_served() -> None:
     """B152: no alias, no trailing slash, no double slash, no other case."""
     async with open_house(api_keys=KEYS) as house:
         for method, path in API:
+            if "?" in path:
+                continue
             for alias in (
                 path + "/",
                 path.removeprefix("/v1"),
@@ -232,7 +245,9 @@ async def test_a_body_that_cannot_be_unpacked_is_refused(house: House, encoding:
     [
         (b"GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404, "route_not_found"),
         (b"PUT /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405, "method_not_allowed"),
-        (b"GET /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405, "method_not_allowed"),
+        (b"GET /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 426, "upgrade_required"),
+        (b"GET /v1/responses/compact HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405, "method_not_allowed"),
+        (b"DELETE /v1/responses/input_tokens HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405, "method_not_allowed"),
         (b"PATCH /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405, "method_not_allowed"),
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\nExpect: the-unexpected\r\nConnection: close\r\n\r\n", 400, "bad_http"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nX-Big: " + b"x" * 200_000 + b"\r\n\r\n", 431, "headers_too_large"),
@@ -245,7 +260,7 @@ async def test_a_body_that_cannot_be_unpacked_is_refused(house: House, encoding:
         (b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "bad_http"),
         (b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nzz\r\n", 400, None),
     ],
-    ids=range(14),
+    ids=range(16),
 )
 async def test_every_refusal_has_the_same_shape_and_a_request_id(house: House, raw: bytes, status: int, code: str | None) -> None:
     answered, headers, body = await _raw(house, raw)
@@ -269,6 +284,19 @@ API = [
     ("GET", f"/v1/responses/{RESPONSE_ID}"),
     ("DELETE", f"/v1/responses/{RESPONSE_ID}"),
     ("GET", f"/v1/responses/{RESPONSE_ID}/input_items"),
+    ("GET", "/v1/responses"),
+    ("GET", f"/v1/responses/{RESPONSE_ID}?stream=true"),
+    ("POST", f"/v1/responses/{RESPONSE_ID}/cancel"),
+    ("POST", "/v1/responses/input_tokens"),
+    ("POST", "/v1/responses/compact"),
+    ("POST", "/v1/conversations"),
+    ("GET", f"/v1/conversations/{CONVERSATION_ID}"),
+    ("POST", f"/v1/conversations/{CONVERSATION_ID}"),
+    ("DELETE", f"/v1/conversations/{CONVERSATION_ID}"),
+    ("POST", f"/v1/conversations/{CONVERSATION_ID}/items"),
+    ("GET", f"/v1/conversations/{CONVERSATION_ID}/items"),
+    ("GET", f"/v1/conversations/{CONVERSATION_ID}/items/msg_1"),
+    ("DELETE", f"/v1/conversations/{CONVERSATION_ID}/items/msg_1"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/m"),
     ("POST", "/v1/chat/completions"),

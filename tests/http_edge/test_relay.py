@@ -38,7 +38,7 @@ ODD_BODIES = [
     b'{"\\u0073tore":false}',
     b'{"store":false,"tools":[ {"type":"function","name":"a.b c","strict":null} ]}',
     b'{"store":false,"tools":[],"unknown":[[[[]]]],"temperature":"hot"}',
-    b'{"store":false,"input":[{"type":"item_reference","id":"x"},7,null]}',
+    b'{"store":false,"input":[{"type":"reasoning","id":"x","content":null}, {"role":"user","n":7}]}',
     b'{"store":false,"e":1E+400}',
     b'{"store":false,"":""}',
     b'{"store":false,"s":"' + b"x" * 1_000_000 + b'"}',

@@ -5,11 +5,13 @@ import json
 import msgspec
 import pytest
 
-from http_edge.errors import InvalidRequest, PreviousResponseNotFound, Unsupported
-from http_edge.requests import AskedTurn, is_stateless, read_fields, read_turn
+from http_edge.errors import ConversationNotFound, InvalidRequest, PreviousResponseNotFound, Unsupported
+from http_edge.parameters import Known
+from http_edge.requests import AskedTurn, is_stateless, read_compaction, read_fields, read_measured_turn, read_turn
 from svckit.errors import ServiceError
 
 PARENT = "resp_0123456789abcdef0000018f0000000000000001"
+CONVERSATION = "conv_0123456789abcdef0000018f0000000000000003"
 TOOL = {"type": "function", "name": "f", "parameters": None, "strict": None, "description": None}
 
 
@@ -71,13 +73,19 @@ REFUSED = [
     ({"safety_identifier": "k" * 129}, "safety_identifier"),
     ({"user": 7}, "user"),
     ({"previous_response_id": 7}, "previous_response_id"),
+    ({"conversation": 7}, "conversation"),
+    ({"conversation": {}}, "conversation.id"),
+    ({"conversation": {"id": 7}}, "conversation.id"),
+    ({"conversation": CONVERSATION, "previous_response_id": PARENT}, "conversation"),
+    ({"background": "yes"}, "background"),
+    ({"background": True, "store": False}, "background"),
+    ({"context_management": {}}, "context_management"),
+    ({"context_management": [{}]}, "context_management[0].type"),
+    ({"context_management": [{"type": "magic"}]}, "context_management[0].type"),
+    ({"context_management": [{"type": "compaction", "compact_threshold": 0}]}, "context_management[0].compact_threshold"),
 ]
 
 UNSUPPORTED = [
-    ({"background": True}, "background"),
-    ({"conversation": "conv_1"}, "conversation"),
-    ({"conversation": {"id": "conv_1"}}, "conversation"),
-    ({"context_management": [{"type": "compaction"}]}, "context_management"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
 ]
 
@@ -91,10 +99,65 @@ def test_what_is_not_valid_is_refused_by_the_name_of_its_field(fields: dict[str,
 
 @pytest.mark.parametrize(("fields", "param"), UNSUPPORTED, ids=[f"{param}-{n}" for n, (_, param) in enumerate(UNSUPPORTED)])
 def test_what_this_build_cannot_do_is_refused_and_never_ignored(fields: dict[str, object], param: str) -> None:
-    """B125: background, above all, is not run in the foreground in silence."""
     with pytest.raises(Unsupported) as caught:
         asked(**fields)
     assert caught.value.param == param
+
+
+def test_a_turn_that_is_to_run_in_the_background_is_never_taken_for_another() -> None:
+    """B125: it is not run in the foreground in silence, and what cannot be polled is refused."""
+    assert asked(background=True).background is True
+    assert asked(background=True, stream=True).stream is True
+    assert asked(background=True).message.parameters == b'{"background":true}'
+    assert [asked(background=value).background for value in (False, None)] == [False, False]
+
+
+@pytest.mark.parametrize("given", [CONVERSATION, {"id": CONVERSATION}, {"id": CONVERSATION, "other": 1}])
+def test_a_conversation_is_named_by_its_id_or_an_object(given: object) -> None:
+    message = asked(conversation=given, input=None).message
+    assert (message.conversation_id, message.previous_response_id) == (CONVERSATION, "")
+    assert msgspec.json.decode(message.parameters) == {"conversation": given}
+
+
+@pytest.mark.parametrize("odd", ["", "conv_1", PARENT, CONVERSATION.upper(), "conv_' OR 1=1 --", "c" * 10_240, {"id": "conv_1"}])
+def test_an_odd_conversation_is_one_that_does_not_exist(odd: object) -> None:
+    """B158"""
+    with pytest.raises(ConversationNotFound) as caught:
+        asked(conversation=odd)
+    assert caught.value.param == "conversation"
+    assert len(caught.value.message) < 300
+
+
+def test_what_the_orchestrator_interprets_travels_in_the_parameters() -> None:
+    given = {"truncation": "auto", "context_management": [{"type": "compaction", "compact_threshold": 1000}], "include": []}
+    assert msgspec.json.decode(asked(**given).message.parameters) == given
+
+
+def test_padding_is_only_for_those_who_ask_for_it() -> None:
+    options = [None, {}, {"include_obfuscation": None}, {"include_obfuscation": False}, {"include_obfuscation": True}]
+    assert [asked(stream=True, stream_options=one).padded for one in options] == [False, False, False, False, True]
+
+
+def test_nothing_is_required_of_a_turn_that_is_only_measured() -> None:
+    message = read_measured_turn(read_fields(b"{}"), "o")
+    assert (message.owner, message.model, list(message.input), message.parameters) == ("o", "", [], b"{}")
+    message = read_measured_turn(read_fields(msgspec.json.encode({"conversation": CONVERSATION, "input": "x", "personality": "p"})), "o")
+    assert (message.conversation_id, len(message.input), message.parameters.count(b"personality")) == (CONVERSATION, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"input": "x"}, "model"), ({"model": "m"}, "input"), ({"model": "m", "input": "x", "conversation": CONVERSATION}, "conversation")],
+)
+def test_a_compaction_wants_a_model_and_a_context(fields: dict[str, object], param: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        read_compaction(read_fields(msgspec.json.encode(fields)), "o")
+    assert caught.value.param == param
+
+
+def test_a_compaction_is_not_stored() -> None:
+    message = read_compaction(read_fields(msgspec.json.encode({"model": "m", "previous_response_id": PARENT, "store": True})), "o")
+    assert (message.store, message.previous_response_id) == (False, PARENT)
 
 
 def test_null_is_accepted_for_every_optional_field() -> None:
@@ -214,6 +277,8 @@ STATEFUL = [
     {"store": False, "previous_response_id": PARENT},
     {"store": False, "previous_response_id": ""},
     {"store": False, "conversation": "conv_1"},
+    {"store": False, "input": [{"type": "item_reference", "id": "x"}]},
+    {"store": False, "input": [{"type": "compaction", "encrypted_content": "x"}]},
     {"store": False, "background": True},
     {"store": False, "context_management": [{}]},
     {"store": False, "tools": [TOOL, {"type": "web_search"}]},
@@ -231,6 +296,4 @@ def test_a_request_is_stateless_only_if_it_needs_nothing_of_ours(fields: dict[st
 
 
 def _known_fields() -> tuple[str, ...]:
-    from http_edge.requests import Known
-
     return Known.__struct_fields__

@@ -144,15 +144,6 @@ async def test_what_a_list_cannot_do_is_refused_by_name(house: House) -> None:
     assert house.history.asked == []
 
 
-async def test_a_stored_response_cannot_be_streamed_yet(house: House) -> None:
-    for query, param in (("stream=true", "stream"), ("starting_after=3", "starting_after")):
-        answer = await house.http.get(f"/v1/responses/{RESPONSE_ID}?{query}")
-        error = (await answer.json())["error"]
-        assert (answer.status, error["param"], error["code"]) == (400, param, "unsupported")
-    house.history.responses["default", RESPONSE_ID] = stored({})
-    assert (await house.http.get(f"/v1/responses/{RESPONSE_ID}?stream=false")).status == 200
-
-
 async def test_an_error_of_a_service_keeps_its_words_reason_and_param(house: House) -> None:
     house.orchestrator.create = lambda request: playing(Refused(response_id=OTHER_ID))
     for stream in (False, True):

@@ -65,6 +65,11 @@ def failed_by_engine(error: JsonObject, secrets: tuple[str, ...]) -> ModelFailed
     return ModelFailed(code if _CODE.match(code) and clean(code, secrets) == code else "server_error", message, EngineError())
 
 
+def for_the_log(status: int, body: bytes, secrets: tuple[str, ...]) -> str:
+    """What the engine says to whoever runs it, of a wrong key for example. Words about a request may repeat its input and stay out."""
+    return "" if status in (400, 422) else clean(_message(_error_in(body)), secrets)
+
+
 def clean(message: str, secrets: tuple[str, ...]) -> str:
     """An engine's words without the secrets we know, and without addresses, paths and what looks like a key."""
     for secret in filter(None, secrets):

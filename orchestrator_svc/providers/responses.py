@@ -36,6 +36,9 @@ from orchestrator_svc.turn.events import (
 )
 from svckit import json_text
 from svckit.errors import ServiceError
+from svckit.logs import get_logger
+
+log = get_logger(__name__)
 
 PATH = "/v1/responses"
 _MAX_JSON_BYTES = 32 * 1024 * 1024
@@ -71,6 +74,7 @@ class ResponsesProvider:
                 async for batch in batches:
                     yield batch
         except ServiceError as error:
+            log.warning("the engine gave no answer", reason=error.reason, cause=_cause(error))
             yield (faults.failed(error),)
 
     def relay(
@@ -94,6 +98,8 @@ class ResponsesProvider:
     async def _answer(self, response: aiohttp.ClientResponse, model: str) -> Batches:
         if not 200 <= response.status < 300:
             body = await self._explanation(response)
+            said = faults.for_the_log(response.status, body, self._http.secrets)
+            log.warning("the engine refused a request", status=response.status, answer=said)
             yield (faults.failed(faults.refusal_of(response.status, response.headers, body, model, self._http.secrets)),)
         elif response.content_type == "text/event-stream":
             async with aclosing(self._streamed(response)) as batches:
@@ -136,6 +142,11 @@ class ResponsesProvider:
             if len(body) > _MAX_JSON_BYTES:
                 raise EngineError
         return body
+
+
+def _cause(error: ServiceError) -> str:
+    cause = error.__cause__
+    return f"{type(cause).__name__}: {cause}" if cause else ""
 
 
 class _WireEvent(msgspec.Struct):

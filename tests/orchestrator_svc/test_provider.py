@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from orchestrator_svc.errors import EngineRateLimited, EngineStreamInterrupted, EngineTimeout, EngineUnavailable
 from orchestrator_svc.providers.engine_http import base_url
@@ -413,3 +414,29 @@ async def test_an_engine_that_is_not_there_does_not_answer(engine: FakeEngine) -
         await engine.stop()
 
         assert await provider.answers() is False
+
+
+async def logged(url: str) -> list[dict[str, object]]:
+    """What the log says of one model call."""
+    with capture_logs() as entries:
+        async with open_responses(EngineSettings(url=url), SOON) as provider:
+            await called(provider)
+    return [{key: entry[key] for key in ("event", "status", "answer", "reason", "cause") if key in entry} for entry in entries]
+
+
+async def test_the_log_says_what_the_engine_said_to_its_operator_and_no_more(engine: FakeEngine) -> None:
+    refused = "the engine refused a request"
+    engine.play(status(401, {"error": {"message": "wrong key sk-123456 at http://10.0.0.1/"}}))
+    engine.play(status(400, {"error": {"message": "not 'hello'"}}))
+
+    assert await logged(engine.url) == [{"event": refused, "status": 401, "answer": "wrong key [hidden] at [hidden]"}]
+    assert await logged(engine.url) == [{"event": refused, "status": 400, "answer": ""}]
+
+
+async def test_the_log_says_why_an_engine_cannot_be_reached() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        (entry,) = await logged(f"http://127.0.0.1:{closed.getsockname()[1]}")
+
+    assert entry["reason"] == "engine_unavailable"
+    assert "ClientConnectorError" in str(entry["cause"])

@@ -13,14 +13,14 @@ from svckit import json_text
 MAX_ID_CHARS = 128
 
 
-def read_input(sources: Iterable[bytes], new_id: Callable[[str], str]) -> tuple[Item, ...]:
-    """The input items of a request. Raises InvalidRequest and Unsupported with a `param` such as `input[2].content[0].type`."""
-    items = tuple(_read(source, f"input[{position}]", new_id) for position, source in enumerate(sources))
+def read_input(sources: Iterable[bytes], new_id: Callable[[str], str], name: str = "input") -> tuple[Item, ...]:
+    """The items of a request's field `name`. Raises InvalidRequest and Unsupported with a `param` such as `input[2].content[0].type`."""
+    items = tuple(_read(source, f"{name}[{position}]", new_id) for position, source in enumerate(sources))
     seen: set[str] = set()
     for position, item in enumerate(items):
         if item.id in seen:
             problem = f"Duplicate item found with id {item.id}. Remove duplicate items from your input and try again."
-            raise InvalidRequest(problem, param=f"input[{position}].id")
+            raise InvalidRequest(problem, param=f"{name}[{position}].id")
         seen.add(item.id)
     return items
 
@@ -47,6 +47,8 @@ def _type_of(given: JsonObject, path: str) -> str:
     kind = given.get("type")
     if kind is None and "role" in given:
         return "message"
+    if kind is None and "id" in given:
+        return "item_reference"
     if not isinstance(kind, str):
         raise InvalidRequest(f"{path} needs a type.", param=f"{path}.type")
     if kind not in _READERS:
@@ -193,6 +195,12 @@ def _read_approval_response(given: JsonObject, path: str) -> JsonObject:
     return body | _rest(given, body)
 
 
+def _read_reference(given: JsonObject, path: str) -> JsonObject:
+    if given.get("id") is None:
+        raise InvalidRequest("A reference needs the id of an item.", param=f"{path}.id")
+    return {"type": "item_reference"}
+
+
 def _read_as_it_is(given: JsonObject, path: str) -> JsonObject:
     return {"type": given["type"]} | _rest(given, ("type",))
 
@@ -234,6 +242,7 @@ _READERS: dict[str, Callable[[JsonObject, str], JsonObject]] = {
     "mcp_call": _read_mcp_call,
     "mcp_approval_request": _read_approval_request,
     "mcp_approval_response": _read_approval_response,
+    "item_reference": _read_reference,
 }
 
 

@@ -7,6 +7,8 @@ What clients write is read in `input_items`.
 
 from dataclasses import dataclass
 
+import msgspec
+
 from orchestrator_svc.context.rendering import NOTHING, Rendering, rendered
 from svckit.json_text import JsonObject as JsonObject
 from svckit.json_text import encode as encode
@@ -29,6 +31,7 @@ PREFIXES = {
     "mcp_call": "mcp",
     "mcp_approval_request": "mcpr",
     "mcp_approval_response": "mcpa",
+    "item_reference": "ref",
     MODEL_ONLY: "call",
 }
 # What the gateway makes itself; sent back by a client, such an item is looked up by its id and regains what was stored.
@@ -83,6 +86,17 @@ def make_model_only(id: str, pair: Rendering) -> Item:
     """An item that only the model sees; its body is empty."""
     prompt = _prompt(pair)
     return Item(id, MODEL_ONLY, b"", prompt, -(-len(prompt) // _BYTES_PER_TOKEN) + _TOKENS_PER_ITEM)
+
+
+def restored(id: str, type: str, body: bytes, prompt: bytes | None, tokens: int, origin: str) -> Item:
+    """A stored item, as it was made."""
+    call_id = msgspec.json.decode(body, type=_Call).call_id if type in _CALLS or type in _OUTPUTS else None
+    opens = call_id if type in _CALLS and prompt != b"" else None
+    return Item(id, type, body, prompt, tokens, origin, opens=opens, closes=call_id if type in _OUTPUTS else None)
+
+
+class _Call(msgspec.Struct):
+    call_id: str
 
 
 def _item(id: str, body: JsonObject, rendering: Rendering, origin: str = "") -> Item:

@@ -81,8 +81,6 @@ class Parameters(msgspec.Struct, frozen=True):
     max_tool_calls: int | None = None
     text: JsonObject | None = None
     reasoning: JsonObject | None = None
-    background: bool | None = None
-    conversation: str | JsonObject | None = None
     context_management: list[JsonObject] | None = None
     prompt: JsonObject | None = None
     truncation: str | None = None
@@ -95,7 +93,10 @@ class TurnRequest:
     owner: str
     model: str
     previous_response_id: str | None
+    conversation_id: str | None
     store: bool
+    prewarm: bool
+    keep_continuation: bool
     input: tuple[Item, ...]
     tools: ToolTable
     tool_choice: object
@@ -130,6 +131,16 @@ class Asked:
     store: bool
     input: tuple[bytes, ...]
     parameters: bytes
+    conversation_id: str | None = None
+    continuation: bytes = b""
+    keep_continuation: bool = False
+    response_id: str = ""
+    prewarm: bool = False
+
+    @property
+    def continues(self) -> bool:
+        """Whether there is something that the turn continues from."""
+        return self.previous_response_id is not None or self.conversation_id is not None
 
 
 class _Answer(msgspec.Struct):
@@ -143,13 +154,18 @@ def read_request(asked: Asked, kinds: ToolKinds, new_id: Callable[[str], str]) -
     _refuse_unsupported(known)
     if not asked.model:
         raise InvalidRequest("A model is needed.", param="model")
-    if not asked.input and asked.previous_response_id is None:
+    if asked.previous_response_id is not None and asked.conversation_id is not None:
+        raise InvalidRequest("previous_response_id and conversation exclude each other.", param="previous_response_id")
+    if not asked.input and not asked.continues and not asked.prewarm:
         raise InvalidRequest("An input is needed where there is no response to continue from.", param="input")
     return TurnRequest(
         owner=asked.owner,
         model=asked.model,
         previous_response_id=asked.previous_response_id,
+        conversation_id=asked.conversation_id,
         store=asked.store,
+        prewarm=asked.prewarm,
+        keep_continuation=asked.keep_continuation,
         input=read_input(asked.input, new_id),
         tools=read_tools(known.tools or (), kinds.specs, kinds.servers),
         tool_choice=known.tool_choice,
@@ -195,8 +211,6 @@ def _decoded(data: bytes, kind: type[T]) -> T:
 
 def _refuse_unsupported(known: Parameters) -> None:
     unsupported = {
-        "background": known.background,
-        "conversation": known.conversation,
         "context_management": known.context_management,
         "prompt": known.prompt,
         "truncation": known.truncation if known.truncation != "disabled" else None,

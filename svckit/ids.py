@@ -36,6 +36,12 @@ def new_block(tree_key: int) -> IdBlock:
     return IdBlock(tree_key, (time.time_ns() // 1_000_000 << 48) | secrets.randbits(48))
 
 
+def block_of(id: str) -> IdBlock | None:
+    """The block whose first id has the numbers of `id`, or None for a string that is no id of ours."""
+    key = tree_key_of(id)
+    return None if key is None else IdBlock(key, int(id[-24:], 16))
+
+
 def tree_key_of(id: str) -> int | None:
     """The tree key that an id carries, or None for a string that is no id of ours."""
     match = _ID.match(id)

@@ -11,14 +11,20 @@ from orchestrator_svc.items import Item
 
 def check_paired(open_call_ids: Iterable[str], input: Iterable[Item]) -> None:
     """Raises InvalidRequest (param `input`) unless every output has its call before it and every call gets exactly one output."""
-    waiting = dict.fromkeys(open_call_ids)
-    for item in input:
-        if item.opens is not None:
-            _open(waiting, item.opens)
-        elif item.closes is not None:
-            _close(waiting, item.closes)
+    waiting = still_open(open_call_ids, input)
     if waiting:
-        raise InvalidRequest(f"No tool output found for function call {next(iter(waiting))}.", param="input")
+        raise InvalidRequest(f"No tool output found for function call {waiting[0]}.", param="input")
+
+
+def still_open(open_call_ids: Iterable[str], items: Iterable[Item], param: str = "input") -> tuple[str, ...]:
+    """The calls without an output after `items`. Raises InvalidRequest for an output without a call before it, and for a call id twice."""
+    waiting = dict.fromkeys(open_call_ids)
+    for item in items:
+        if item.opens is not None:
+            _open(waiting, item.opens, param)
+        elif item.closes is not None:
+            _close(waiting, item.closes, param)
+    return tuple(waiting)
 
 
 def call_ids_in(prompts: Iterable[bytes]) -> frozenset[str]:
@@ -29,13 +35,13 @@ def call_ids_in(prompts: Iterable[bytes]) -> frozenset[str]:
 _CALL_ID = re.compile(rb'"call_id":("(?:[^"\\]|\\.)*")')
 
 
-def _open(waiting: dict[str, None], call_id: str) -> None:
+def _open(waiting: dict[str, None], call_id: str, param: str) -> None:
     if call_id in waiting:
-        raise InvalidRequest(f"Two function calls have the call_id {call_id}.", param="input")
+        raise InvalidRequest(f"Two function calls have the call_id {call_id}.", param=param)
     waiting[call_id] = None
 
 
-def _close(waiting: dict[str, None], call_id: str) -> None:
+def _close(waiting: dict[str, None], call_id: str, param: str) -> None:
     if call_id not in waiting:
-        raise InvalidRequest(f"No tool call found for function call output with call_id {call_id}.", param="input")
+        raise InvalidRequest(f"No tool call found for function call output with call_id {call_id}.", param=param)
     del waiting[call_id]

@@ -11,6 +11,7 @@ import msgspec
 from orchestrator_svc.context.approvals import Approved, resolve
 from orchestrator_svc.context.carried import DECLARING, NOTHING_CARRIED, Carried, Pending
 from orchestrator_svc.context.pairing import check_paired
+from orchestrator_svc.errors import InvalidRequest
 from orchestrator_svc.items import HOSTED, Item
 from orchestrator_svc.request import TurnRequest
 from orchestrator_svc.tools.base import Spec
@@ -38,7 +39,7 @@ class Draft:
 
 def wanted(request: TurnRequest, carried: Carried) -> tuple[str, ...]:
     """The ids of the stored items that the stages need."""
-    ids = [item.id for item in request.input if item.type in HOSTED]
+    ids = [item.id for item in request.input if item.type in HOSTED or item.type == "item_reference"]
     if request.previous_response_id is None:
         ids += request.approval_ids
     return tuple(id for id in (*ids, *carried.declaring_items) if tree_key_of(id) is not None)
@@ -52,14 +53,18 @@ def assembled(draft: Draft) -> Draft:
 
 
 def _regain(draft: Draft) -> Draft:
-    """Items that the gateway made, sent back by a client, regain what was stored of them: a search its results, a call its pair."""
-    regained = tuple(_stored(draft, item) if item.type in HOSTED else item for item in draft.request.input)
+    """References become what they refer to. Items that the gateway made, sent back by a client, regain what was stored of them."""
+    regained = tuple(_stored(draft, item, position) for position, item in enumerate(draft.request.input))
     return replace(draft, request=replace(draft.request, input=regained))
 
 
-def _stored(draft: Draft, item: Item) -> Item:
+def _stored(draft: Draft, item: Item, position: int) -> Item:
     found = draft.stored.get(item.id)
-    return found if found is not None and found.type == item.type else item
+    if item.type == "item_reference":
+        if found is None:
+            raise InvalidRequest(f"Item with id '{item.id}' not found.", param=f"input[{position}].id")
+        return found
+    return found if found is not None and found.type == item.type and item.type in HOSTED else item
 
 
 def _approve(draft: Draft) -> Draft:

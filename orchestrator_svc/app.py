@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from orchestrator_svc.conversations import Conversations
 from orchestrator_svc.history import History
 from orchestrator_svc.providers.registry import open_provider
 from orchestrator_svc.servicer import Orchestrator as Servicer
@@ -43,7 +44,7 @@ async def open_orchestrator(settings: Settings, history: grpc.aio.Channel | None
         toolbox = await stack.enter_async_context(open_toolbox(settings))
         desk = await stack.enter_async_context(Desk(provider, store, toolbox, settings.orchestrator))
         services = Services(settings.grpc, log_fields=("owner",))
-        services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, provider))
+        services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, Conversations(store), provider))
         add_health(services, {SERVICE: provider.answers})
         address = None
         if settings.orchestrator.listen:

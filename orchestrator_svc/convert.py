@@ -1,8 +1,10 @@
 """Between messages of the contract and the values that turns are made of. Pure."""
 
 from orchestrator_svc.errors import InvalidRequest
+from orchestrator_svc.items import Item
 from orchestrator_svc.request import Asked
-from orchestrator_svc.turn.actions import StreamEvent
+from orchestrator_svc.turn.actions import Batch
+from turnkeep.common.v1.common_pb2 import Item as WireItem
 from turnkeep.orchestrator.v1 import orchestrator_pb2 as wire
 
 RELAYED_PATHS = frozenset(
@@ -21,8 +23,7 @@ _METHODS = ("GET", "POST")
 
 def asked_of(request: wire.CreateResponseRequest) -> Asked:
     """What is asked for."""
-    if not request.owner:
-        raise InvalidRequest("An owner is needed.", param="owner")
+    check_owner(request.owner)
     return Asked(
         owner=request.owner,
         model=request.model,
@@ -30,16 +31,32 @@ def asked_of(request: wire.CreateResponseRequest) -> Asked:
         store=request.store,
         input=tuple(request.input),
         parameters=request.parameters,
+        conversation_id=request.conversation_id or None,
+        continuation=request.continuation,
+        keep_continuation=request.keep_continuation,
+        response_id=request.response_id,
+        prewarm=request.prewarm,
     )
 
 
-def reply_of(events: tuple[StreamEvent, ...]) -> wire.CreateResponseReply:
+def reply_of(batch: Batch) -> wire.CreateResponseReply:
     """Stream events as one message."""
-    reply = wire.CreateResponseReply()
+    reply = wire.CreateResponseReply(continuation=batch.continuation)
     add = reply.events.add
-    for event in events:
+    for event in batch.events:
         add(type=event.type, sequence_number=event.sequence_number, data=event.data)
     return reply
+
+
+def item_of(item: Item) -> WireItem:
+    """An item as it is shown."""
+    return WireItem(id=item.id, type=item.type, body=item.body)
+
+
+def check_owner(owner: str) -> None:
+    """Raises InvalidRequest without an owner."""
+    if not owner:
+        raise InvalidRequest("An owner is needed.", param="owner")
 
 
 def check_relayed(request: wire.RelayRequest) -> None:

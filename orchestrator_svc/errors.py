@@ -27,6 +27,22 @@ class PreviousResponseNotFound(ServiceError):
     param = "previous_response_id"
 
 
+class ConversationNotFound(ServiceError):
+    """Conversation with id '{conversation_id}' not found."""
+
+    code = StatusCode.NOT_FOUND
+    reason = "conversation_not_found"
+    param = "conversation"
+
+
+class ConversationFull(ServiceError):
+    """Conversation '{conversation_id}' takes no further items; start a new one."""
+
+    code = StatusCode.FAILED_PRECONDITION
+    reason = "conversation_full"
+    param = "conversation"
+
+
 class ResponseNotContinuable(ServiceError):
     """Response '{response_id}' is {status} and cannot be continued; continue from {instead}."""
 

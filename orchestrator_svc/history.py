@@ -14,16 +14,19 @@ from prometheus_client import Histogram
 
 from orchestrator_svc.context import carried
 from orchestrator_svc.context.carried import Carried
-from orchestrator_svc.errors import HistoryUnavailable, PreviousResponseNotFound
-from orchestrator_svc.items import Item
+from orchestrator_svc.context.parent import Span
+from orchestrator_svc.errors import ConversationNotFound, HistoryUnavailable, PreviousResponseNotFound
+from orchestrator_svc.items import Item, restored
 from orchestrator_svc.settings import OrchestratorSettings
 from orchestrator_svc.turn.actions import Record
 from orchestrator_svc.turn.events import Saved, SaveFailed
+from orchestrator_svc.turn.state import Turn
 from svckit.errors import RemoteError
 from svckit.grpc_client import Caller
 from svckit.logs import get_logger
 from turnkeep.common.v1.common_pb2 import Item as WireItem
-from turnkeep.common.v1.common_pb2 import ResponseStatus, Span
+from turnkeep.common.v1.common_pb2 import ResponseStatus
+from turnkeep.common.v1.common_pb2 import Span as WireSpan
 from turnkeep.history.v1 import history_pb2
 from turnkeep.history.v1.history_pb2_grpc import HistoryServiceStub
 
@@ -53,35 +56,27 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a turn continues from: where the parent stands, and the checkpoint to hand back."""
+    """What a turn continues from: where the parent stands, and the checkpoint to hand back. A conversation has no status."""
 
     response_id: str
     status: str
     parent_response_id: str
     open_call_ids: tuple[str, ...]
     checkpoint: tuple[Span, ...]
+    tokens: int
     tree_full: bool
     carried: Carried
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """A loaded context: its head, and the prompts in order with the provider that each is meant for (empty: all)."""
+class Prompts:
+    """A loaded context: the prompts in order with the provider that each is meant for (empty: all)."""
 
-    head: Head
     prompts: tuple[tuple[bytes, str], ...]
 
     def rendered(self, provider: str) -> bytes:
         """The elements of a JSON array, as `provider` may see them."""
         return b",".join(prompt for prompt, origin in self.prompts if prompt and origin in ("", provider))
-
-
-@dataclass(frozen=True, slots=True)
-class Continued:
-    """What a save needs to know of the parent; `other_tree` when the turn starts a tree of its own."""
-
-    head: Head | None
-    other_tree: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +95,7 @@ class History:
         self._caller = caller
         self._settings = settings
 
-    async def load(self, owner: str, response_id: str) -> Context:
+    async def load(self, owner: str, response_id: str) -> tuple[Head, Prompts]:
         """What a continuation of `response_id` starts from. Raises PreviousResponseNotFound, HistoryUnavailable, RemoteError."""
         request = history_pb2.LoadContextRequest(owner=owner, response_id=response_id)
         try:
@@ -110,6 +105,67 @@ class History:
             if error.reason == "previous_response_not_found":
                 raise PreviousResponseNotFound(response_id=response_id) from error
             raise
+
+    async def load_conversation(self, owner: str, conversation_id: str) -> tuple[Head, Prompts]:
+        """What a turn in a conversation starts from. Raises ConversationNotFound, HistoryUnavailable, RemoteError."""
+        request = history_pb2.LoadContextRequest(owner=owner, conversation_id=conversation_id)
+        with LOAD_SECONDS.time(), _named(), _conversation_named(conversation_id):
+            return await self._loaded(request)
+
+    async def create_conversation(
+        self, owner: str, conversation_id: str, metadata: bytes, items: Sequence[Item], open_call_ids: Sequence[str], created_at: int
+    ) -> None:
+        """Stores a new conversation. Raises HistoryUnavailable, RemoteError."""
+        request = history_pb2.CreateConversationRequest(
+            owner=owner,
+            conversation_id=conversation_id,
+            metadata=metadata,
+            items=[_new_item(item) for item in items],
+            open_call_ids=open_call_ids,
+            created_at=created_at,
+        )
+        with _named():
+            deadline = self._settings.commit_timeout_seconds
+            await self._caller.unary(self._stub.CreateConversation, request, deadline=deadline, idempotent=True)
+
+    async def add_items(
+        self, owner: str, conversation_id: str, items: Sequence[Item], opened: Sequence[str], closed: Sequence[str]
+    ) -> None:
+        """Appends items to a conversation. Raises ConversationNotFound, HistoryUnavailable, RemoteError."""
+        request = history_pb2.AddConversationItemsRequest(
+            owner=owner,
+            conversation_id=conversation_id,
+            items=[_new_item(item) for item in items],
+            opened_call_ids=opened,
+            closed_call_ids=closed,
+        )
+        with _named(), _conversation_named(conversation_id):
+            await self._caller.unary(self._stub.AddConversationItems, request, deadline=self._settings.commit_timeout_seconds)
+
+    async def acquire(self, owner: str, conversation_id: str, holder: str, seconds: float) -> int:
+        """Takes the lease of a conversation; gives its fencing token. Raises ConversationNotFound, HistoryUnavailable, RemoteError."""
+        request = history_pb2.AcquireLeaseRequest(
+            owner=owner, conversation_id=conversation_id, holder=holder, lifetime_ms=int(seconds * 1000)
+        )
+        with _named(), _conversation_named(conversation_id):
+            reply = await self._caller.unary(self._stub.AcquireLease, request, deadline=self._settings.load_timeout_seconds)
+        return reply.fencing_token
+
+    async def renew(self, owner: str, conversation_id: str, token: int, seconds: float) -> None:
+        """Prolongs a lease. Raises HistoryUnavailable, RemoteError (lease_lost)."""
+        request = history_pb2.RenewLeaseRequest(
+            owner=owner, conversation_id=conversation_id, fencing_token=token, lifetime_ms=int(seconds * 1000)
+        )
+        with _named():
+            await self._caller.unary(self._stub.RenewLease, request, deadline=self._settings.load_timeout_seconds, idempotent=True)
+
+    async def release(self, owner: str, conversation_id: str, token: int) -> None:
+        """Gives a lease back; one that cannot be given back runs out by itself."""
+        request = history_pb2.ReleaseLeaseRequest(owner=owner, conversation_id=conversation_id, fencing_token=token)
+        try:
+            await self._caller.unary(self._stub.ReleaseLease, request, deadline=self._settings.load_timeout_seconds, idempotent=True)
+        except RemoteError as error:
+            log.warning("a lease was not given back", reason=error.reason)
 
     async def find(self, owner: str, item_ids: Sequence[str]) -> dict[str, Item]:
         """The stored items among these ids. Raises HistoryUnavailable, RemoteError."""
@@ -138,9 +194,9 @@ class History:
         except RemoteError as error:
             log.error("the outcome of a call was not recorded", claim_id=claim_id, reason=error.reason)
 
-    async def save(self, owner: str, model: str, created_at: int, continued: Continued, record: Record, at: int) -> Saved | SaveFailed:
+    async def save(self, turn: Turn, record: Record, fencing_token: int, at: int) -> Saved | SaveFailed:
         """Saves a turn; the answer says whether it is stored for certain."""
-        request = _commit_request(owner, model, created_at, continued, record, at)
+        request = _commit_request(turn, record, fencing_token, at)
         try:
             with COMMIT_SECONDS.time():
                 await self._caller.unary(self._stub.CommitTurn, request, deadline=self._settings.commit_timeout_seconds, idempotent=True)
@@ -151,7 +207,7 @@ class History:
                 return SaveFailed("storage_outcome_unknown", "The response may or may not have been stored; ask for it by its id.")
             return SaveFailed("storage_failed", "The response could not be stored.")
 
-    async def _loaded(self, request: history_pb2.LoadContextRequest) -> Context:
+    async def _loaded(self, request: history_pb2.LoadContextRequest) -> tuple[Head, Prompts]:
         head: Head | None = None
         prompts: list[tuple[bytes, str]] = []
         load = self._stub.LoadContext
@@ -162,7 +218,7 @@ class History:
                 prompts += [(item.prompt, item.origin) for item in reply.items]
         if head is None:
             raise HistoryUnavailable
-        return Context(head, tuple(prompts))
+        return head, Prompts(tuple(prompts))
 
 
 @contextmanager
@@ -176,50 +232,66 @@ def _named() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _conversation_named(conversation_id: str) -> Iterator[None]:
+    try:
+        yield
+    except RemoteError as error:
+        if error.reason == "conversation_not_found":
+            raise ConversationNotFound(conversation_id=conversation_id) from error
+        raise
+
+
 def _found_item(found: history_pb2.NewItem) -> Item:
     prompt = found.prompt if found.HasField("prompt") else None
-    return Item(found.item.id, found.item.type, found.item.body, prompt, found.tokens, origin=found.origin)
+    return restored(found.item.id, found.item.type, found.item.body, prompt, found.tokens, found.origin)
 
 
 def _head(response_id: str, head: history_pb2.ContextHead) -> Head:
     return Head(
         response_id=response_id,
-        status=_STATUSES[head.status],
+        status=_STATUSES.get(head.status, ""),
         parent_response_id=head.parent_response_id,
         open_call_ids=tuple(head.open_call_ids),
-        checkpoint=tuple(head.checkpoint),
+        checkpoint=tuple((span.first, span.end) for span in head.checkpoint),
+        tokens=head.tokens,
         tree_full=head.tree_full,
         carried=carried.read(head.carried),
     )
 
 
-def _commit_request(
-    owner: str, model: str, created_at: int, continued: Continued, record: Record, at: int
-) -> history_pb2.CommitTurnRequest:
-    head = continued.head
+def _commit_request(turn: Turn, record: Record, fencing_token: int, at: int) -> history_pb2.CommitTurnRequest:
+    request, parent = turn.request, turn.parent
     return history_pb2.CommitTurnRequest(
-        owner=owner,
+        owner=request.owner,
         response_id=record.response_id,
         round=record.round,
+        fencing_token=fencing_token,
         content_hash=_content_hash(record),
-        parent_response_id=head.response_id if head else "",
-        base=head.checkpoint if head else (),
-        base_response_id=head.response_id if head and continued.other_tree else "",
-        items=[_new_item(item) for item in record.items],
+        parent_response_id=parent.response_id,
+        conversation_id=parent.conversation_id,
+        base=[WireSpan(first=first, end=end) for first, end in parent.base],
+        base_response_id=parent.response_id if parent.is_full else "",
+        items=[_new_item(item, left_out=record.left_out) for item in record.items],
         input_count=record.input_count,
         status=_WIRE_STATUSES[record.status],
-        model=model,
+        model=request.model,
         open_call_ids=record.open_call_ids,
         body=record.body,
-        created_at=created_at,
+        created_at=turn.created_at,
         completed_at=at,
         carried=record.carried,
+        unlisted=not request.store,
     )
 
 
-def _new_item(item: Item) -> history_pb2.NewItem:
+def _new_item(item: Item, *, left_out: bool = False) -> history_pb2.NewItem:
     return history_pb2.NewItem(
-        item=WireItem(id=item.id, type=item.type, body=item.body), prompt=item.prompt, origin=item.origin, tokens=item.tokens
+        item=WireItem(id=item.id, type=item.type, body=item.body),
+        prompt=item.prompt,
+        origin=item.origin,
+        tokens=item.tokens,
+        left_out=left_out,
     )
 
 

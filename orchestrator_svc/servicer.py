@@ -5,7 +5,8 @@ from contextlib import aclosing
 
 import grpc
 
-from orchestrator_svc.convert import asked_of, check_relayed, reply_of
+from orchestrator_svc.conversations import Conversations
+from orchestrator_svc.convert import asked_of, check_owner, check_relayed, item_of, reply_of
 from orchestrator_svc.providers.base import Provider
 from orchestrator_svc.turn.desk import Desk
 from turnkeep.orchestrator.v1 import orchestrator_pb2 as wire
@@ -17,14 +18,28 @@ Context = grpc.aio.ServicerContext[object, object]
 class Orchestrator(OrchestratorServiceServicer):
     """Serves `turnkeep.orchestrator.v1.OrchestratorService`."""
 
-    def __init__(self, desk: Desk, provider: Provider) -> None:
+    def __init__(self, desk: Desk, conversations: Conversations, provider: Provider) -> None:
         self._desk = desk
+        self._conversations = conversations
         self._provider = provider
 
     async def CreateResponse(self, request: wire.CreateResponseRequest, context: Context) -> AsyncGenerator[wire.CreateResponseReply, None]:
         async with aclosing(self._desk.respond(asked_of(request))) as batches:
-            async for events in batches:
-                yield reply_of(events)
+            async for batch in batches:
+                yield reply_of(batch)
+
+    async def CountInputTokens(self, request: wire.CountInputTokensRequest, context: Context) -> wire.CountInputTokensReply:
+        return wire.CountInputTokensReply(input_tokens=await self._desk.count(asked_of(request.turn)))
+
+    async def CreateConversation(self, request: wire.CreateConversationRequest, context: Context) -> wire.CreateConversationReply:
+        check_owner(request.owner)
+        created = await self._conversations.create(request.owner, request.metadata, request.items)
+        return wire.CreateConversationReply(conversation_id=created.id, created_at=created.created_at)
+
+    async def AddConversationItems(self, request: wire.AddConversationItemsRequest, context: Context) -> wire.AddConversationItemsReply:
+        check_owner(request.owner)
+        added = await self._conversations.add(request.owner, request.conversation_id, request.items)
+        return wire.AddConversationItemsReply(items=[item_of(item) for item in added])
 
     async def Relay(self, request: wire.RelayRequest, context: Context) -> AsyncGenerator[wire.RelayReply, None]:
         check_relayed(request)

@@ -87,7 +87,8 @@ class WebSearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class McpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[mcp]`: the bounds of what MCP servers may cost. A session that nobody uses is closed after `idle_seconds`.
 
-    `list_lifetime_seconds` is how long a server's list of tools is believed. A result is read up to `max_result_bytes`; what comes after is cut.
+    `list_lifetime_seconds` is how long a server's list of tools is believed. A result is read up to
+    `max_result_bytes`; what comes after is cut.
     """
 
     connect_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0

@@ -34,6 +34,9 @@ class Provider(Protocol):
         iterator closes the connection.
         """
 
+    async def count(self, request: TurnRequest, model_call: CallModel) -> int | None:
+        """How many input tokens a model call has by the engine's own count, or None where it does not count."""
+
     def relay(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AbstractAsyncContextManager[tuple[RelayedHead, AsyncIterator[bytes]]]:

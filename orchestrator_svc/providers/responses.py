@@ -41,6 +41,9 @@ from svckit.logs import get_logger
 log = get_logger(__name__)
 
 PATH = "/v1/responses"
+COUNT_PATH = "/v1/responses/input_tokens"
+_OK = 200
+_NO_SUCH_PATH = (404, 405, 501)
 _MAX_JSON_BYTES = 32 * 1024 * 1024
 _HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
@@ -59,6 +62,7 @@ class ResponsesProvider:
     def __init__(self, engine: EngineSettings, http: EngineHttp) -> None:
         self._engine = engine
         self._http = http
+        self._counts = True
 
     @property
     def name(self) -> str:
@@ -76,6 +80,17 @@ class ResponsesProvider:
         except ServiceError as error:
             log.warning("the engine gave no answer", reason=error.reason, cause=_cause(error))
             yield (faults.failed(error),)
+
+    async def count(self, request: TurnRequest, model_call: CallModel) -> int | None:
+        if not self._counts:
+            return None
+        body = b'{%b,"input":[%b]}' % (self._fields(request, model_call), model_call.input)
+        try:
+            async with self._http.send("POST", COUNT_PATH, _HEADERS, body) as response:
+                self._counts = response.status not in _NO_SUCH_PATH
+                return _counted(await self._whole(response)) if response.status == _OK else None
+        except ServiceError:
+            return None
 
     def relay(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -421,6 +436,14 @@ def _usage(usage: object) -> Usage | None:
         _count(usage, "output_tokens"),
         _count(usage.get("output_tokens_details"), "reasoning_tokens"),
     )
+
+
+def _counted(body: bytes) -> int | None:
+    """The count in an engine's answer, or None where it is none."""
+    try:
+        return _count(json_text.decode(body, JsonObject), "input_tokens") or None
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def _count(counts: object, key: str) -> int:

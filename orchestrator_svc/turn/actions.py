@@ -26,6 +26,7 @@ class Record(Struct, frozen=True):
     open_call_ids: tuple[str, ...]
     body: bytes
     carried: bytes = b""
+    left_out: bool = False
 
 
 class CallModel(Struct, frozen=True):
@@ -68,7 +69,16 @@ class Refuse(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """The turn is over."""
+    """The turn is over. `continuation` is what a continuation needs of a turn that is not stored, where it was asked for."""
+
+    continuation: bytes = b""
+
+
+class Batch(Struct, frozen=True):
+    """What is handed to the client at once."""
+
+    events: tuple[StreamEvent, ...]
+    continuation: bytes = b""
 
 
 Action = CallModel | ListTools | RunTools | Emit | Save | Refuse | Finish

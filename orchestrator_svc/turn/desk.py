@@ -6,42 +6,32 @@ a turn. At shutdown it waits, then stops what still runs. How a turn goes on is 
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 from structlog.contextvars import bind_contextvars
 
-from orchestrator_svc.context.pairing import call_ids_in
-from orchestrator_svc.context.pipeline import Draft, assembled, wanted
-from orchestrator_svc.errors import (
-    Overloaded,
-    PreviousResponseNotFound,
-    RequestTooLarge,
-    ResponseNotContinuable,
-    ResponseNotFinished,
-    ShuttingDown,
-)
-from orchestrator_svc.history import Context, Continued, Head, History
-from orchestrator_svc.items import Item
+from orchestrator_svc.errors import Overloaded, ShuttingDown
+from orchestrator_svc.history import History
 from orchestrator_svc.providers.base import Provider
-from orchestrator_svc.request import Asked, TurnRequest, read_request
+from orchestrator_svc.request import Asked
 from orchestrator_svc.settings import OrchestratorSettings
 from orchestrator_svc.tools import outcomes
 from orchestrator_svc.tools.base import ToolCall, ToolFailed, ToolResult
 from orchestrator_svc.tools.table import McpTool
 from orchestrator_svc.tools.toolbox import Toolbox
-from orchestrator_svc.turn.actions import Record
+from orchestrator_svc.turn.actions import Batch, Record
 from orchestrator_svc.turn.events import Saved, SaveFailed, Stopped, ToolsListed
-from orchestrator_svc.turn.output import Output
-from orchestrator_svc.turn.runner import StreamEvents, Surroundings, run
-from orchestrator_svc.turn.state import Limits, Phase, Turn
+from orchestrator_svc.turn.lease import Lease, take_lease
+from orchestrator_svc.turn.machine import estimated, first_call
+from orchestrator_svc.turn.opening import Opening
+from orchestrator_svc.turn.runner import Surroundings, run
+from orchestrator_svc.turn.state import Phase, Turn
 from svckit.errors import ServiceError
-from svckit.ids import IdBlock, new_block, new_tree_key, tree_key_of
 from svckit.lifecycle import Background
 from svckit.logs import get_logger
 
@@ -52,20 +42,12 @@ FAILURES = Counter("turnkeep_orchestrator_failures_total", "Turns that failed af
 IN_FLIGHT = Gauge("turnkeep_orchestrator_turns_in_flight", "Turns that run now.", multiprocess_mode="livesum")
 FIRST_EVENT_SECONDS = Histogram("turnkeep_orchestrator_first_event_seconds", "Seconds from a request to the turn's first stream event.")
 
-# What a save may be: both forms of the input, the output, and room for the rest within one message.
-_MAX_SAVE_BYTES = 56 * 1024 * 1024
 _SHUTDOWN = Stopped("server_shutdown", "The gateway was shut down before the turn ended.", ShuttingDown())
 _LAST_WORDS_SECONDS = 5.0
 
+T = TypeVar("T")
+
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A turn that may start, and what its save needs to know of the parent."""
-
-    turn: Turn
-    continued: Continued
 
 
 class Desk:
@@ -76,6 +58,7 @@ class Desk:
         self._toolbox = toolbox
         self._history = history
         self._settings = settings
+        self._opening = Opening(history, toolbox.kinds, provider.name, settings)
         self._saves = Background(settings.commit_timeout_seconds)
         self._running: set[asyncio.Task[object]] = set()
         self._is_draining = False
@@ -88,19 +71,39 @@ class Desk:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._saves.__aexit__(kind, error, trace)
 
-    async def respond(self, asked: Asked) -> AsyncGenerator[StreamEvents, None]:
+    async def respond(self, asked: Asked) -> AsyncGenerator[Batch, None]:
         """Runs one turn. Raises what it is refused with, before the first batch."""
         started = time.perf_counter()
         with self._seat():
-            opened = await self._unless_stopped(self._opened(asked))
-            bind_contextvars(response_id=opened.turn.response_id)
-            async with aclosing(run(opened.turn, self._surroundings(opened.continued))) as batches:
-                async for batch in batches:
-                    if batch[0].sequence_number == 0:
-                        FIRST_EVENT_SECONDS.observe(time.perf_counter() - started)
-                    yield batch
+            async with self._leased(asked) as lease:
+                turn = await self._unless_stopped(self._opening.open(asked))
+                bind_contextvars(response_id=turn.response_id)
+                async with aclosing(run(turn, self._surroundings(lease))) as batches:
+                    async for batch in batches:
+                        if batch.events[0].sequence_number == 0:
+                            FIRST_EVENT_SECONDS.observe(time.perf_counter() - started)
+                        yield batch
 
-    async def _unless_stopped(self, opening: Coroutine[object, object, _Opened]) -> _Opened:
+    async def count(self, asked: Asked) -> int:
+        """How many input tokens the turn's first model call would have: by the engine's count where it offers one, else by estimate."""
+        turn = await self._opening.open(asked)
+        call = first_call(turn)
+        counted = await self._provider.count(turn.request, call)
+        return estimated(turn, call) if counted is None else counted
+
+    @asynccontextmanager
+    async def _leased(self, asked: Asked) -> AsyncIterator[Lease | None]:
+        """Holds the lease of the turn's conversation, if it has one. Its release does not wait for anybody."""
+        if asked.conversation_id is None:
+            yield None
+            return
+        lease = await self._unless_stopped(take_lease(self._history, asked.owner, asked.conversation_id))
+        try:
+            yield lease
+        finally:
+            self._saves.start(lease.release(), "release a conversation")
+
+    async def _unless_stopped(self, opening: Coroutine[object, object, T]) -> T:
         """A shutdown that cancels a turn before its start refuses it."""
         try:
             return await opening
@@ -141,60 +144,13 @@ class Desk:
             self._running.discard(task)
             IN_FLIGHT.dec()
 
-    async def _opened(self, asked: Asked) -> _Opened:
-        block = _block(asked)
-        request = read_request(asked, self._toolbox.kinds, partial(_next_id, block, iter(range(1, 1 << 32))))
-        loaded = await self._loaded(request)
-        draft = Draft(request, self._toolbox.kinds.specs)
-        if loaded is not None:
-            draft = replace(draft, carried=loaded.head.carried, open_call_ids=loaded.head.open_call_ids)
-        draft = assembled(replace(draft, stored=await self._found(draft)))
-        head = loaded.head if loaded else None
-        if head is not None and head.tree_full:
-            block = replace(block, tree_key=new_tree_key())
-        context = loaded.rendered(self._provider.name) if loaded else b""
-        return _Opened(self._turn(block, draft, context), Continued(head, other_tree=head is not None and head.tree_full))
-
-    async def _loaded(self, request: TurnRequest) -> Context | None:
-        if request.previous_response_id is None:
-            return None
-        context = await self._history.load(request.owner, request.previous_response_id)
-        _check_continuable(context.head)
-        return context
-
-    async def _found(self, draft: Draft) -> dict[str, Item]:
-        ids = wanted(draft.request, draft.carried)
-        return await self._history.find(draft.request.owner, ids) if ids else {}
-
-    def _turn(self, block: IdBlock, draft: Draft, context: bytes) -> Turn:
-        settings, request = self._settings, draft.request
-        _check_size(context, request, settings.max_context_bytes)
-        return Turn(
-            response_id=block.id("resp"),
-            request=request,
-            context=context,
-            created_at=_now(),
-            limits=Limits(settings.max_rounds, settings.max_output_chars, settings.max_output_items),
-            output=Output(
-                block,
-                settings.reasoning_events,
-                self._provider.name,
-                next_id=1 + len(request.input),
-                tools=request.tools,
-                include=request.include,
-                call_ids=call_ids_in((context, *(item.rendered for item in request.input))),
-            ),
-            carried=draft.carried,
-            approved=draft.approved,
-        )
-
-    def _surroundings(self, continued: Continued) -> Surroundings:
+    def _surroundings(self, lease: Lease | None) -> Surroundings:
         return Surroundings(
             provider=self._provider,
             list_tools=self._list_tools,
             run_tool=self._run_tool,
             max_parallel_calls=self._settings.max_parallel_calls,
-            save=partial(self._save, continued),
+            save=partial(self._save, lease),
             ended=_counted,
             stopped=lambda: self._stopped,
             clock=_now,
@@ -202,10 +158,11 @@ class Desk:
             deadline=asyncio.get_running_loop().time() + self._settings.turn_timeout_seconds,
         )
 
-    def _save(self, continued: Continued, turn: Turn, record: Record) -> asyncio.Task[Saved | SaveFailed]:
+    def _save(self, lease: Lease | None, turn: Turn, record: Record) -> asyncio.Task[Saved | SaveFailed]:
         """Stores the turn in a task of the desk's: whoever waits for it may leave, the save goes on."""
-        request = turn.request
-        saving = self._history.save(request.owner, request.model, turn.created_at, continued, record, _now())
+        if lease is not None:
+            lease.spend()
+        saving = self._history.save(turn, record, lease.token if lease else 0, _now())
         return self._saves.start(saving, "save a turn")
 
     async def _list_tools(self, mcp: McpTool) -> ToolsListed:
@@ -229,35 +186,6 @@ class Desk:
         settling = self._saves.start(self._history.settle(owner, claim_id, response_id, outcomes.write(result)), "record an outcome")
         await asyncio.shield(settling)
         return result
-
-
-def _block(asked: Asked) -> IdBlock:
-    """The ids of a turn: in the parent's tree, or in a new one."""
-    if asked.previous_response_id is None:
-        return new_block(new_tree_key())
-    tree_key = tree_key_of(asked.previous_response_id)
-    if tree_key is None:
-        raise PreviousResponseNotFound(response_id=asked.previous_response_id[:64])
-    return new_block(tree_key)
-
-
-def _next_id(block: IdBlock, offsets: Iterator[int], prefix: str) -> str:
-    return block.id(prefix, next(offsets))
-
-
-def _check_continuable(head: Head) -> None:
-    if head.status in ("queued", "in_progress"):
-        raise ResponseNotFinished(response_id=head.response_id, status=head.status)
-    if head.status in ("failed", "cancelled"):
-        instead = f"'{head.parent_response_id}'" if head.parent_response_id else "the start"
-        raise ResponseNotContinuable(response_id=head.response_id, status=head.status, instead=instead)
-
-
-def _check_size(context: bytes, request: TurnRequest, limit: int) -> None:
-    prompts = sum(len(item.rendered) for item in request.input)
-    stored = sum(len(item.body) + len(item.prompt or b"") for item in request.input)
-    if len(context) + prompts > limit or stored > _MAX_SAVE_BYTES:
-        raise RequestTooLarge(limit=limit)
 
 
 def _counted(turn: Turn) -> None:

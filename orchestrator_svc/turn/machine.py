@@ -14,7 +14,11 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from orchestrator_svc.context import carried
+from orchestrator_svc.context import parent as parents
 from orchestrator_svc.context.approvals import Approved, call_id_of
+from orchestrator_svc.context.budget import tokens_around
+from orchestrator_svc.context.carried import Carried
+from orchestrator_svc.context.parent import Continuation
 from orchestrator_svc.errors import InvalidRequest
 from orchestrator_svc.tools.base import Tool, ToolCall, ToolResult
 from orchestrator_svc.tools.names import flat_name
@@ -56,6 +60,18 @@ def advance(turn: Turn, event: TurnEvent) -> Step:
     return _REACTIONS[type(event)](turn, event)
 
 
+def first_call(turn: Turn) -> CallModel:
+    """The turn's first model call, as it would be without the tools of MCP servers, which must be asked for them."""
+    return _call(replace(turn, round=1))
+
+
+def estimated(turn: Turn, call: CallModel) -> int:
+    """How many tokens a model call takes, by estimate."""
+    items = (*turn.request.input, *turn.output.items)
+    around = tokens_around(turn.request.forwarded.get("instructions"), call.tools)
+    return turn.parent.tokens + sum(item.tokens for item in items) + around
+
+
 # Before the first round.
 
 
@@ -71,7 +87,7 @@ def _tools_listed(turn: Turn, event: ToolsListed) -> Step:
         return turn, ()
     label = event.server.server.label
     turn = replace(turn, unlisted=turn.unlisted - {label}, listed=(*turn.listed, event))
-    if event.error is not None or label not in turn.carried.listed:
+    if event.error is not None or label not in turn.parent.carried.listed:
         turn = replace(turn, listings=(*turn.listings, event))
     turn, shown = _listings_shown(turn)
     turn, more = _all_listed(turn) if not turn.unlisted else (turn, ())
@@ -109,6 +125,10 @@ def _prepared(turn: Turn) -> Step:
         calls = tuple((_approved_call(turn, approved), approved.pending.arguments) for approved in turn.approved)
     except InvalidRequest as error:
         return _refused(turn, error)
+    if turn.request.prewarm:
+        turn, opening = _opened(turn)
+        turn, more = _ended(turn, Ending("completed", completed_at=turn.created_at))
+        return turn, opening + more
     if not calls:
         return _next_round(turn)
     turn, actions = _opened(turn)
@@ -140,9 +160,13 @@ def _refused(turn: Turn, error: InvalidRequest) -> Step:
 
 def _next_round(turn: Turn) -> Step:
     turn = replace(turn, round=turn.round + 1)
-    prompts = [turn.context, *(item.rendered for item in (*turn.request.input, *turn.output.items))]
+    return turn, (_call(turn),)
+
+
+def _call(turn: Turn) -> CallModel:
+    prompts = [turn.parent.context, *(item.rendered for item in (*turn.request.input, *turn.output.items))]
     tools = tuple(turn.output.tools.declarations())
-    return turn, (CallModel(turn.round, b",".join(filter(None, prompts)), tools, _choice(turn) if tools else None),)
+    return CallModel(turn.round, b",".join(filter(None, prompts)), tools, _choice(turn) if tools else None)
 
 
 def _choice(turn: Turn) -> object:
@@ -341,9 +365,17 @@ def _ended(turn: Turn, ending: Ending) -> Step:
     """Decides the turn's fate: it is saved first, if it is to be stored, and its terminal event waits for that."""
     body = body_of(turn, ending)
     turn = replace(_with_terminal_event(turn, ending.status, body), ending=ending)
-    if turn.request.store:
+    if _is_saved(turn, ending):
         return replace(turn, phase=Phase.SAVING), (Save(_record(turn, ending.status, body)),)
     return _over(turn)
+
+
+def _is_saved(turn: Turn, ending: Ending) -> bool:
+    """A conversation gets the items of a turn that is not stored itself, if the turn has come to a good end."""
+    return turn.request.store or (bool(turn.parent.conversation_id) and ending.status in _CONTINUABLE)
+
+
+_CONTINUABLE = ("completed", "incomplete")
 
 
 def _with_terminal_event(turn: Turn, status: str, body: bytes) -> Turn:
@@ -355,18 +387,27 @@ def _with_terminal_event(turn: Turn, status: str, body: bytes) -> Turn:
 
 
 def _record(turn: Turn, status: str, body: bytes) -> Record:
-    items = turn.request.input + turn.output.items
-    listed = [event.server.server.label for event in turn.listed if event.error is None]
+    input = turn.parent.unstored + turn.request.input
     return Record(
         response_id=turn.response_id,
         round=turn.round,
         status=status,
-        items=items,
-        input_count=len(turn.request.input),
-        open_call_ids=tuple(item.opens for item in turn.output.items if item.opens is not None),
+        items=input + turn.output.items,
+        input_count=len(input),
+        open_call_ids=_open_calls(turn),
         body=body,
-        carried=carried.write(carried.after(turn.carried, items, listed)),
+        carried=carried.write(_carried(turn)),
+        left_out=status not in _CONTINUABLE,
     )
+
+
+def _open_calls(turn: Turn) -> tuple[str, ...]:
+    return tuple(item.opens for item in turn.output.items if item.opens is not None)
+
+
+def _carried(turn: Turn) -> Carried:
+    listed = [event.server.server.label for event in turn.listed if event.error is None]
+    return carried.after(turn.parent.carried, turn.request.input + turn.output.items, listed)
 
 
 def _saved(turn: Turn, event: Saved) -> Step:
@@ -383,8 +424,19 @@ def _save_failed(turn: Turn, event: SaveFailed) -> Step:
 
 
 def _over(turn: Turn) -> Step:
-    actions: tuple[Action, ...] = (Emit((turn.pending,)), Finish()) if turn.pending else (Finish(),)
+    finish = Finish(_continuation(turn))
+    actions: tuple[Action, ...] = (Emit((turn.pending,)), finish) if turn.pending else (finish,)
     return replace(turn, phase=Phase.OVER, pending=None), actions
+
+
+def _continuation(turn: Turn) -> bytes:
+    """What a client's connection keeps of a turn that is stored nowhere."""
+    request, ending = turn.request, turn.ending
+    if not request.keep_continuation or request.store or ending is None or ending.status not in _CONTINUABLE:
+        return b""
+    items = turn.parent.unstored + request.input + turn.output.items
+    kept = Continuation(turn.response_id, turn.parent.response_id, items, _open_calls(turn), _carried(turn))
+    return parents.write(kept)
 
 
 def _summed(usage: Usage | None, more: Usage | None) -> Usage | None:

@@ -135,7 +135,7 @@ def abandon(output: Output) -> Written:
 
 
 def begin_call(output: Output, call: ToolCall, arguments: str) -> Written:
-    """Announces a call that a client has approved, with its arguments as they were approved; its result is awaited like any other's."""
+    """Announces a call that a client has approved, with the arguments as they were approved; its result is then awaited."""
     pen = _Pen(output)
     pen.begin_call(call, arguments)
     return pen.lifted()

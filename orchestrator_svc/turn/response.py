@@ -22,6 +22,8 @@ def body_of(turn: Turn, ending: Ending) -> bytes:
         "store": turn.request.store,
         "usage": None if turn.usage is None or ending.status == "in_progress" else _shown(turn.usage),
     }
+    if turn.parent.conversation_id:
+        body["conversation"] = {"id": turn.parent.conversation_id}
     return encode(body | turn.request.echo)
 
 

@@ -14,7 +14,7 @@ from orchestrator_svc.providers.base import Batches, Provider
 from orchestrator_svc.providers.faults import failed
 from orchestrator_svc.tools.base import ToolCall, ToolResult
 from orchestrator_svc.tools.table import McpTool
-from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, ListTools, Record, Refuse, RunTools, Save, StreamEvent
+from orchestrator_svc.turn.actions import Action, Batch, CallModel, Emit, Finish, ListTools, Record, Refuse, RunTools, Save, StreamEvent
 from orchestrator_svc.turn.events import (
     Begun,
     Cancelled,
@@ -31,8 +31,6 @@ from orchestrator_svc.turn.events import (
 from orchestrator_svc.turn.machine import advance
 from orchestrator_svc.turn.state import Phase, Turn
 from svckit.patience import Patience
-
-StreamEvents = tuple[StreamEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Surroundings:
     deadline: float
 
 
-async def run(turn: Turn, around: Surroundings) -> AsyncGenerator[StreamEvents, None]:
+async def run(turn: Turn, around: Surroundings) -> AsyncGenerator[Batch, None]:
     """The turn's stream events, in batches of what is ready together. Raises what the turn is refused with, before the first batch."""
     runner = _Runner(turn, around)
     try:
@@ -88,15 +86,15 @@ class _Runner:
         self._tools: set[asyncio.Task[TurnEvent]] = set()
         self._hands = asyncio.Semaphore(around.max_parallel_calls)
 
-    async def batches(self) -> AsyncGenerator[StreamEvents, None]:
+    async def batches(self) -> AsyncGenerator[Batch, None]:
         event: TurnEvent = Begun()
         try:
             while True:
                 self.turn, actions = advance(self.turn, event)
-                ready = _emitted(actions)
-                if ready:
-                    yield ready
                 last = actions[-1] if actions else None
+                ready = Batch(_emitted(actions), last.continuation if isinstance(last, Finish) else b"")
+                if ready.events:
+                    yield ready
                 if isinstance(last, Finish):
                     return
                 event = await self._next(last)
@@ -210,5 +208,5 @@ async def _next_batch(model: Batches) -> tuple[ModelEvent, ...] | None:
     return await anext(model, None)
 
 
-def _emitted(actions: tuple[Action, ...]) -> StreamEvents:
+def _emitted(actions: tuple[Action, ...]) -> tuple[StreamEvent, ...]:
     return tuple(event for action in actions if isinstance(action, Emit) for event in action.events)

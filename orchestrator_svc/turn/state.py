@@ -5,7 +5,7 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from orchestrator_svc.context.approvals import Approved
-from orchestrator_svc.context.carried import NOTHING_CARRIED, Carried
+from orchestrator_svc.context.parent import Parent
 from orchestrator_svc.request import TurnRequest
 from orchestrator_svc.turn.actions import StreamEvent
 from orchestrator_svc.turn.events import ToolsListed, Usage
@@ -40,9 +40,9 @@ class Ending(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """One turn. `context` is the rendered history, as elements of a JSON array; `created_at` is in seconds since 1970.
+    """One turn. `created_at` is in seconds since 1970.
 
-    `carried` is what the parent handed on, `approved` the calls that this turn's input approves. `unlisted` are the labels of MCP servers
+    `approved` are the calls that this turn's input approves. `unlisted` are the labels of MCP servers
     that have not answered yet, `listed` the answers of the others, `listings` those of them that are to be shown. `awaited` are the call
     ids of tools that run, `calls_made` counts calls of gateway-owned tools; once `silenced` the model may make no more. `at` is when the
     model last ended, in seconds since 1970.
@@ -50,7 +50,7 @@ class Turn(Struct, frozen=True):
 
     response_id: str
     request: TurnRequest
-    context: bytes
+    parent: Parent
     created_at: int
     limits: Limits
     output: Output
@@ -58,7 +58,6 @@ class Turn(Struct, frozen=True):
     round: int = 0
     retried: bool = False
     usage: Usage | None = None
-    carried: Carried = NOTHING_CARRIED
     approved: tuple[Approved, ...] = ()
     unlisted: frozenset[str] = frozenset()
     listed: tuple[ToolsListed, ...] = ()

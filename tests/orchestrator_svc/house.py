@@ -12,7 +12,7 @@ from orchestrator_svc.app import Orchestrator, open_orchestrator
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.request import Asked
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings, Settings
-from orchestrator_svc.turn.actions import StreamEvent
+from orchestrator_svc.turn.actions import Batch
 from svckit.errors import ServiceError
 from svckit.grpc_server import Services
 from svckit.local_channel import LocalChannel
@@ -148,13 +148,13 @@ class House:
     history: FakeHistory
     tasks: set["asyncio.Task[list[JsonObject]]"] = field(default_factory=set)
 
-    def respond(self, *input: JsonObject, **given: object) -> AsyncGenerator[tuple[StreamEvent, ...], None]:
+    def respond(self, *input: JsonObject, **given: object) -> AsyncGenerator[Batch, None]:
         return self.orchestrator.desk.respond(asked_for(*input, **given))
 
     async def events(self, *input: JsonObject, **given: object) -> list[JsonObject]:
         """The events of a turn that runs to its end; the stream is checked."""
         async with aclosing(self.respond(*input, **given)) as batches:
-            events = [msgspec.json.decode(event.data) async for batch in batches for event in batch]
+            events = [msgspec.json.decode(event.data) async for batch in batches for event in batch.events]
         check_stream(events)
         return events
 

@@ -61,7 +61,7 @@ async def test_the_terminal_event_waits_for_the_save_b004_b006_b012() -> None:
 
         async def read() -> None:
             async for batch in house.respond():
-                told.extend(event.type for event in batch)
+                told.extend(event.type for event in batch.events)
 
         reading = asyncio.create_task(read())
         await soon(house.history.saving.wait())
@@ -351,7 +351,7 @@ async def test_a_client_that_leaves_while_reading_cancels_its_turn_b114(way: str
 
         async def read() -> None:
             async for batch in batches:
-                if any(event.type == "response.output_text.delta" for event in batch):
+                if any(event.type == "response.output_text.delta" for event in batch.events):
                     begun.set()
                     if way == "close":
                         return
@@ -392,7 +392,7 @@ async def test_a_client_that_leaves_at_the_terminal_event_has_a_completed_turn()
     async with open_house() as house:
         batches = house.respond()
         async for batch in batches:
-            if batch[-1].type in TERMINAL:
+            if batch.events[-1].type in TERMINAL:
                 break
         await batches.aclose()
 
@@ -431,9 +431,9 @@ async def test_an_engine_that_takes_its_time_does_not_keep_the_client_waiting() 
         batches = house.respond()
         first = await anext(batches)
         may_answer.set()
-        rest = [event.type async for batch in batches for event in batch]
+        rest = [event.type async for batch in batches for event in batch.events]
 
-        assert [event.type for event in first] == ["response.created", "response.in_progress"]
+        assert [event.type for event in first.events] == ["response.created", "response.in_progress"]
         assert rest[-1] == "response.completed"
 
 
@@ -444,7 +444,7 @@ async def test_an_engine_that_fails_after_the_grace_fails_the_response() -> None
         batches = house.respond()
         await anext(batches)
         may_answer.set()
-        (last,) = [event async for batch in batches for event in batch]
+        (last,) = [event async for batch in batches for event in batch.events]
 
         assert last.type == "response.failed"
         assert [commit.status for commit in house.history.asked] == [STATUSES["failed"]]

@@ -287,7 +287,6 @@ def test_what_is_wrong_is_named(name: str) -> None:
 @pytest.mark.parametrize(
     "item",
     [
-        {"type": "item_reference", "id": "msg_1"},
         {"type": "compaction", "encrypted_content": "x"},
         {"type": "compaction_trigger"},
         {"type": "local_shell_call", "action": {}},

@@ -326,7 +326,7 @@ def test_a_continuation_starts_with_the_bytes_of_the_turn_before(story: list[Scr
     """The engine's input of turn n+1 is turn n's input, its output, and what is new."""
     context, seen = b"", b""
     for script in story:
-        start = replace(turn(limits=Limits(1, 100_000, 100)), context=context)
+        start = turn(limits=Limits(1, 100_000, 100), context=context)
         events = read_in([engine_bytes(script, dialect)])
         played = play(start, [Begun(), *(ModelSent(read, NOW) for read in events), Saved()])
         given_to_engine = played.actions[0].input  # type: ignore[union-attr]

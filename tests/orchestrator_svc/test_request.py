@@ -126,9 +126,6 @@ def test_the_secrets_of_a_tool_are_not_echoed() -> None:
 @pytest.mark.parametrize(
     ("given", "param"),
     [
-        ({"background": True}, "background"),
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"conversation": {"id": "conv_1"}}, "conversation"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"truncation": "auto"}, "truncation"),

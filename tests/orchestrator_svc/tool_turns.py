@@ -172,7 +172,7 @@ class World:
         events: list[JsonObject] = []
         async with aclosing(self.desk.respond(request)) as batches:
             async for batch in batches:
-                events += [msgspec.json.decode(event.data) for event in batch]
+                events += [msgspec.json.decode(event.data) for event in batch.events]
         return Turned(tuple(events), check_stream(events))
 
     async def stored(self, response_id: str, owner: str = "ada") -> JsonObject:

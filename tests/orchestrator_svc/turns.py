@@ -6,6 +6,7 @@ from itertools import count
 
 import msgspec
 
+from orchestrator_svc.context.parent import Parent
 from orchestrator_svc.context.pipeline import Draft, assembled
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.request import Asked, ToolKinds, TurnRequest, read_request
@@ -42,7 +43,7 @@ def turn(asked_for: TurnRequest | None = None, *, context: bytes = b"", limits: 
     """A turn that has not begun."""
     asked_for = asked_for or request(HELLO, tools=[WEATHER])
     output = Output(BLOCK, "response.reasoning_text", "engine", next_id=1 + len(asked_for.input), tools=asked_for.tools)
-    return Turn(BLOCK.id("resp"), asked_for, context, NOW, limits, output)
+    return Turn(BLOCK.id("resp"), asked_for, Parent(context=context), NOW, limits, output)
 
 
 def sent(*events: ModelEvent) -> ModelSent:

@@ -1,0 +1,159 @@
+"""Opening a turn: what it continues from is loaded, what it asks for is checked, and both become a turn that has not begun.
+
+IO stands here and in `desk`; what the pieces mean is decided in `context` and `request`.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from orchestrator_svc.context import parent as parents
+from orchestrator_svc.context.pairing import call_ids_in
+from orchestrator_svc.context.parent import NO_PARENT, Parent
+from orchestrator_svc.context.pipeline import Draft, assembled, wanted
+from orchestrator_svc.errors import (
+    ConversationFull,
+    InvalidRequest,
+    PreviousResponseNotFound,
+    RequestTooLarge,
+    ResponseNotContinuable,
+    ResponseNotFinished,
+)
+from orchestrator_svc.history import Head, History
+from orchestrator_svc.items import Item
+from orchestrator_svc.request import Asked, ToolKinds, TurnRequest, read_request
+from orchestrator_svc.settings import OrchestratorSettings
+from orchestrator_svc.turn.output import Output
+from orchestrator_svc.turn.state import Limits, Turn
+from svckit.ids import IdBlock, block_of, new_block, new_tree_key, tree_key_of
+
+# What a save may be: both forms of the input, the output, and room for the rest within one message.
+_MAX_SAVE_BYTES = 56 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Opens the turns of one provider."""
+
+    history: History
+    kinds: ToolKinds
+    provider: str
+    settings: OrchestratorSettings
+
+    async def open(self, asked: Asked) -> Turn:
+        """A turn that may begin. Raises whatever it is to be refused with."""
+        block = _block(asked)
+        request = read_request(asked, self.kinds, partial(_next_id, block, iter(range(1, 1 << 32))))
+        parent = await self._parent(asked)
+        draft = Draft(request, self.kinds.specs, carried=parent.carried, open_call_ids=parent.open_call_ids)
+        draft = assembled(replace(draft, stored=await self._found(draft)))
+        if parent.is_full:
+            block = _moved(block, asked)
+        return self._turn(block, draft, parent)
+
+    async def _parent(self, asked: Asked) -> Parent:
+        if asked.conversation_id is not None:
+            head, prompts = await self.history.load_conversation(asked.owner, asked.conversation_id)
+            return _parent_of(head, prompts.rendered(self.provider), conversation_id=asked.conversation_id)
+        if asked.previous_response_id is None:
+            return NO_PARENT
+        if not asked.continuation:
+            return await self._stored(asked.owner, asked.previous_response_id)
+        continuation = parents.read(asked.continuation, asked.previous_response_id)
+        stored = await self._stored(asked.owner, continuation.stored_id) if continuation.stored_id else NO_PARENT
+        return parents.continued_unstored(stored, continuation, self.provider)
+
+    async def _stored(self, owner: str, response_id: str) -> Parent:
+        head, prompts = await self.history.load(owner, response_id)
+        _check_continuable(head)
+        return _parent_of(head, prompts.rendered(self.provider), response_id=response_id)
+
+    async def _found(self, draft: Draft) -> dict[str, Item]:
+        ids = wanted(draft.request, draft.carried)
+        return await self.history.find(draft.request.owner, ids) if ids else {}
+
+    def _turn(self, block: IdBlock, draft: Draft, parent: Parent) -> Turn:
+        settings, request = self.settings, draft.request
+        _check_size(parent, request, settings.max_context_bytes)
+        return Turn(
+            response_id=block.id("resp"),
+            request=request,
+            parent=parent,
+            created_at=int(time.time()),
+            limits=Limits(settings.max_rounds, settings.max_output_chars, settings.max_output_items),
+            output=Output(
+                block,
+                settings.reasoning_events,
+                self.provider,
+                next_id=1 + len(request.input),
+                tools=request.tools,
+                include=request.include,
+                call_ids=call_ids_in((parent.context, *(item.rendered for item in request.input))),
+            ),
+            approved=draft.approved,
+        )
+
+
+def _block(asked: Asked) -> IdBlock:
+    """The ids of a turn: those that were promised, else new ones in the tree of what it continues, else in a new tree."""
+    tree_key = _tree_key(asked)
+    if not asked.response_id:
+        return new_block(new_tree_key() if tree_key is None else tree_key)
+    block = block_of(asked.response_id)
+    if block is None or (tree_key is not None and block.tree_key != tree_key):
+        raise InvalidRequest("The promised id is not of the tree that the turn belongs to.", param="response_id")
+    return block
+
+
+def _tree_key(asked: Asked) -> int | None:
+    continued = asked.previous_response_id or asked.conversation_id
+    if continued is None:
+        return None
+    tree_key = tree_key_of(continued)
+    if tree_key is None:
+        raise _missing(asked)
+    return tree_key
+
+
+def _missing(asked: Asked) -> PreviousResponseNotFound:
+    return PreviousResponseNotFound(response_id=str(asked.previous_response_id)[:64])
+
+
+def _moved(block: IdBlock, asked: Asked) -> IdBlock:
+    """The ids of a turn whose parent's tree is full: in a tree of its own, which a conversation cannot have."""
+    if asked.conversation_id is not None:
+        raise ConversationFull(conversation_id=asked.conversation_id)
+    return replace(block, tree_key=new_tree_key())
+
+
+def _next_id(block: IdBlock, offsets: Iterator[int], prefix: str) -> str:
+    return block.id(prefix, next(offsets))
+
+
+def _parent_of(head: Head, context: bytes, *, response_id: str = "", conversation_id: str = "") -> Parent:
+    return Parent(
+        response_id=response_id,
+        conversation_id=conversation_id,
+        base=head.checkpoint,
+        context=context,
+        open_call_ids=head.open_call_ids,
+        carried=head.carried,
+        tokens=head.tokens,
+        is_full=head.tree_full,
+    )
+
+
+def _check_continuable(head: Head) -> None:
+    if head.status in ("queued", "in_progress"):
+        raise ResponseNotFinished(response_id=head.response_id, status=head.status)
+    if head.status in ("failed", "cancelled"):
+        instead = f"'{head.parent_response_id}'" if head.parent_response_id else "the start"
+        raise ResponseNotContinuable(response_id=head.response_id, status=head.status, instead=instead)
+
+
+def _check_size(parent: Parent, request: TurnRequest, limit: int) -> None:
+    prompts = sum(len(item.rendered) for item in request.input)
+    stored = sum(len(item.body) + len(item.prompt or b"") for item in (*parent.unstored, *request.input))
+    if len(parent.context) + prompts > limit or stored > _MAX_SAVE_BYTES:
+        raise RequestTooLarge(limit=limit)

@@ -1738,22 +1738,26 @@ class WatchEventsRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     RESPONSE_ID_FIELD_NUMBER: _builtins.int
     STARTING_AFTER_FIELD_NUMBER: _builtins.int
+    ONLY_LOGGED_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     """Who asks."""
     response_id: _builtins.str
     """Which response."""
     starting_after: _builtins.int
     """Give the events behind this sequence number; -1 for all."""
+    only_logged: _builtins.bool
+    """End after what is logged by now, whether or not the turn has ended."""
     def __init__(
         self,
         *,
         owner: _builtins.str = ...,
         response_id: _builtins.str = ...,
         starting_after: _builtins.int = ...,
+        only_logged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "response_id", b"response_id", "starting_after", b"starting_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["only_logged", b"only_logged", "owner", b"owner", "response_id", b"response_id", "starting_after", b"starting_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

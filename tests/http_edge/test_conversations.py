@@ -118,7 +118,13 @@ async def test_what_is_not_valid_is_refused_by_the_name_of_its_field(house: Hous
 
 
 async def test_what_a_list_cannot_do_is_refused_by_name(house: House) -> None:
-    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order"), ("after=%00", "after"), ("include[]=x", "include")):
+    for query, param in (
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("order=up", "order"),
+        ("after=%00", "after"),
+        ("include[]=x", "include"),
+    ):
         answer = await house.http.get(f"{PATH}/items?{query}")
         assert (answer.status, (await answer.json())["error"]["param"]) == (400, param)
     assert house.history.asked == []
@@ -137,7 +143,14 @@ async def test_a_foreign_conversation_looks_exactly_like_an_unknown_one() -> Non
     """B150: the same status and the same body but for the id, and nothing changes."""
     async with open_house(api_keys={"ada": "sk-ada", "bob": "sk-bob"}) as house:
         keep(house, 1, owner="ada")
-        for method, suffix in (("GET", ""), ("POST", ""), ("DELETE", ""), ("GET", "/items"), ("GET", "/items/msg_0"), ("DELETE", "/items/msg_0")):
+        for method, suffix in (
+            ("GET", ""),
+            ("POST", ""),
+            ("DELETE", ""),
+            ("GET", "/items"),
+            ("GET", "/items/msg_0"),
+            ("DELETE", "/items/msg_0"),
+        ):
             answers = []
             for conversation_id in (CONVERSATION_ID, OTHER):
                 path = f"/v1/conversations/{conversation_id}{suffix}"
@@ -149,9 +162,7 @@ async def test_a_foreign_conversation_looks_exactly_like_an_unknown_one() -> Non
 
 
 async def test_a_locked_conversation_says_when_to_come_again(house: House) -> None:
-    house.orchestrator.error = RemoteError(
-        StatusCode.ABORTED, "conversation_locked", "A turn is running.", headers={"retry-after": "3"}
-    )
+    house.orchestrator.error = RemoteError(StatusCode.ABORTED, "conversation_locked", "A turn is running.", headers={"retry-after": "3"})
     answer = await house.http.post(f"{PATH}/items", json={"items": [MESSAGE]})
     assert (answer.status, answer.headers["retry-after"]) == (409, "3")
     assert (await answer.json())["error"]["code"] == "conversation_locked"

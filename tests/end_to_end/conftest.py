@@ -28,6 +28,7 @@ SETTINGS: dict[str, dict[str, object]] = {
         "commit_timeout_seconds": 8.0,
     },
     "history": {"pool_wait_seconds": 2.0},
+    "outbound": {"allow_hosts": ["127.0.0.1"]},
 }
 
 
@@ -55,9 +56,17 @@ def engine_port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="session")
-def place(database: str, engine_port: int) -> Place:
+def search_port() -> Iterator[int]:
+    """The port of every search service of this session."""
+    with reserved_port() as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def place(database: str, engine_port: int, search_port: int) -> Place:
     """The gateways' surroundings."""
-    return Place(database, f"http://127.0.0.1:{engine_port}/v1", KEYS, SETTINGS, {ENGINE_KEY: marker("engine-key")})
+    settings = {**SETTINGS, "web_search": {"backend": "searxng", "url": f"http://127.0.0.1:{search_port}"}}
+    return Place(database, f"http://127.0.0.1:{engine_port}/v1", KEYS, settings, {ENGINE_KEY: marker("engine-key")})
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,7 @@ class FakeWeb:
 
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
+    fixed_port: int = 0
     answers: dict[str, Answer] = field(default_factory=dict)
     requests: list[Asked] = field(default_factory=list)
     connections: int = 0
@@ -68,7 +69,7 @@ class FakeWeb:
 
     async def __aenter__(self) -> Self:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._connected, self.host, 0, ssl=self.tls)
+        self._server = await asyncio.start_server(self._connected, self.host, self.fixed_port, ssl=self.tls)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_exceptions import ContentEncodingError, LineTooLong
 
 from http_edge.client_watch import ClientWatch
 from http_edge.drain import DRAIN
-from http_edge.errors import BadHttp, HeadersTooLarge, error_response, from_aiohttp, masked
+from http_edge.errors import BadHttp, HeadersTooLarge, UnknownEncoding, error_response, from_aiohttp, masked
 from http_edge.settings import EdgeSettings
 from svckit.errors import ServiceError
 from svckit.settings import SettingsError
@@ -103,6 +103,11 @@ class Connection(web.RequestHandler):
         response.force_close()
         return response
 
+    def log_exception(self, *args: object, **kw: object) -> None:
+        """Logs what is our fault. A body that cannot be read was answered already; aiohttp meets it once more when it skips the rest."""
+        if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **kw)
+
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
@@ -122,4 +127,6 @@ def _outside_of_routes(error: ServiceError) -> web.Response:
 def _not_http(status: int, exc: BaseException | None) -> ServiceError:
     if isinstance(exc, LineTooLong):
         return HeadersTooLarge()
+    if isinstance(exc, ContentEncodingError):
+        return UnknownEncoding()
     return BadHttp() if status == _BAD_REQUEST or exc is None else masked(exc)

@@ -1,4 +1,4 @@
-"""The history service, put together: schema, pools, servicer, sweep, listener. `async with open_history(settings)` runs it."""
+"""The history service, put together: schema, pools, stores, servicer, sweep, listener. `async with open_history(settings)` runs it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from psycopg import OperationalError
 
 from history_svc.migrations import migrate
-from history_svc.pools import open_pools
 from history_svc.servicer import HistoryServicer
 from history_svc.settings import HistorySettings, Settings
-from history_svc.store import Store
+from history_svc.stores import open_stores
 from history_svc.sweep import keep_sweeping
 from svckit.grpc_server import Services, add_health, open_server
 from svckit.lifecycle import Background
@@ -41,13 +40,12 @@ async def open_history(settings: Settings) -> AsyncIterator[History]:
         raise SettingsError("settings", "history.database_url", "is not set")
     if settings.history.migrate_at_start:
         await _migrate(settings.history)
-    async with open_pools(settings.history) as pools, Background(grace=0) as background:
-        store = Store(pools, settings.history)
-        services = Services(settings.grpc, log_fields=("owner", "response_id"))
-        services.add(add_HistoryServiceServicer_to_server, HistoryServicer(store, settings.history))
-        add_health(services, {SERVICE: store.is_alive})
+    async with open_stores(settings.history) as stores, Background(grace=0) as background:
+        services = Services(settings.grpc, log_fields=("owner", "response_id", "conversation_id"))
+        services.add(add_HistoryServiceServicer_to_server, HistoryServicer(stores, settings.history))
+        add_health(services, {SERVICE: stores.turns.is_alive})
         if settings.history.sweep_interval_seconds > 0:
-            background.start(keep_sweeping(store, settings.history.sweep_interval_seconds), "sweep")
+            background.start(keep_sweeping(stores, settings.history.sweep_interval_seconds), "sweep")
         async with _listener(settings, services) as address:
             yield History(services, address)
 

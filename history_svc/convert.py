@@ -1,14 +1,22 @@
 """Between the messages of `turnkeep.history.v1` and the values of `model.py`. Says what a valid request is; asks no database."""
 
+import hashlib
 from collections.abc import Iterable, Iterator
 
 from history_svc.errors import InvalidRequest
 from history_svc.model import (
+    Additions,
     ClaimState,
     Context,
+    Conversation,
+    Event,
     FoundItem,
     Item,
+    KeyClaim,
+    NewConversation,
+    NewEvents,
     NewItems,
+    NewWork,
     Page,
     PageRequest,
     Piece,
@@ -16,6 +24,7 @@ from history_svc.model import (
     Span,
     Spans,
     StoredResponse,
+    TakenTurn,
     Turn,
     in_groups,
 )
@@ -26,6 +35,7 @@ from turnkeep.history.v1 import history_pb2 as pb
 DEFAULT_PAGE = 20
 LARGEST_PAGE = 100
 MOST_ITEM_IDS = 1000
+LONGEST_KEY = 255
 
 _STATUSES = {
     common.RESPONSE_STATUS_QUEUED: "queued",
@@ -44,6 +54,7 @@ def turn_of(request: pb.CommitTurnRequest) -> Turn:
     _check(0 <= request.input_count <= len(request.items), "input_count", "input_count is not a number of the items given")
     _check(request.status in _STATUSES, "status", "status is missing")
     _check(bool(request.content_hash), "content_hash", "content_hash is missing")
+    items = _new_items(request.items)
     return Turn(
         owner=_text(request.owner, "owner"),
         tree_key=tree_key,
@@ -54,21 +65,25 @@ def turn_of(request: pb.CommitTurnRequest) -> Turn:
         content_hash=request.content_hash,
         parent_id=_text(request.parent_response_id, "parent_response_id"),
         conversation_id=_text(request.conversation_id, "conversation_id"),
-        base=_base(request.base),
+        base=_checked_spans(request.base, "base"),
         base_tree_key=_tree_key(request.base_response_id, "base_response_id") if request.base_response_id else tree_key,
-        items=_new_items(request.items),
+        items=items,
         inputs=request.input_count,
         status=_STATUSES[request.status],
         model=_text(request.model, "model"),
-        open_calls=[_text(call_id, "open_call_ids") for call_id in request.open_call_ids],
+        open_calls=_texts(request.open_call_ids, "open_call_ids"),
+        closed_calls=items.answered_calls() if request.conversation_id else [],
         body=request.body,
         carried=request.carried,
+        resume_state=request.resume_state,
+        unlisted=request.unlisted,
+        head_removed=_checked_spans(request.head_removed, "head_removed"),
         created_at=request.created_at,
         completed_at=request.completed_at or None,
     )
 
 
-def page_request_of(request: pb.ListInputItemsRequest) -> PageRequest:
+def page_request_of(request: pb.ListInputItemsRequest | pb.ListConversationItemsRequest) -> PageRequest:
     """The page that a request asks for. Raises InvalidRequest."""
     limit = request.page_size or DEFAULT_PAGE
     _check(1 <= limit <= LARGEST_PAGE, "limit", f"the page size is not in 1..{LARGEST_PAGE}")
@@ -95,12 +110,12 @@ def response_reply(response: StoredResponse) -> pb.GetResponseReply:
     return pb.GetResponseReply(body=response.body, status=_STATUS_NUMBERS[response.status], output=_items(response.output))
 
 
-def page_replies(page: Page) -> Iterator[pb.ListInputItemsReply]:
-    """A page in messages of about 1 MiB, the last with the token of the next page."""
+def page_parts(page: Page) -> Iterator[tuple[list[common.Item], str]]:
+    """A page in parts of about 1 MiB, the last with the token of the next page."""
     groups = list(in_groups(page.items, _item_size)) or [[]]
     token = page.items[-1].id if page.more else ""
     for place, group in enumerate(groups, start=1):
-        yield pb.ListInputItemsReply(items=_items(group), next_page_token=token if place == len(groups) else "")
+        yield _items(group), token if place == len(groups) else ""
 
 
 def item_ids_of(request: pb.FindItemsRequest) -> list[str]:
@@ -136,6 +151,116 @@ def settled_of(request: pb.SettleClaimRequest) -> tuple[str, str, str, bytes]:
     return _text(request.owner, "owner"), request.claim_id, _text(request.response_id, "response_id"), request.outcome
 
 
+def new_conversation_of(request: pb.CreateConversationRequest) -> NewConversation:
+    """The conversation that a request asks to make. Raises InvalidRequest."""
+    return NewConversation(
+        owner=_text(request.owner, "owner"),
+        tree_key=_tree_key(request.conversation_id, "conversation_id"),
+        id=request.conversation_id,
+        metadata=request.metadata,
+        items=_new_items(request.items),
+        open_calls=_texts(request.open_call_ids, "open_call_ids"),
+        created_at=request.created_at,
+    )
+
+
+def additions_of(request: pb.AddConversationItemsRequest) -> Additions:
+    """The items that a request asks to append. Raises InvalidRequest."""
+    return Additions(
+        items=_new_items(request.items),
+        opened_calls=_texts(request.opened_call_ids, "opened_call_ids"),
+        closed_calls=_texts(request.closed_call_ids, "closed_call_ids"),
+    )
+
+
+def conversation_message(conversation: Conversation) -> pb.Conversation:
+    """A conversation."""
+    return pb.Conversation(id=conversation.id, created_at=conversation.created_at, metadata=conversation.metadata)
+
+
+def item_message(item: Item) -> common.Item:
+    """An item as the API shows it."""
+    return common.Item(id=item.id, type=item.type, body=item.body)
+
+
+def lifetime_of(request: pb.AcquireLeaseRequest | pb.RenewLeaseRequest | pb.TakeTurnRequest | pb.KeepTurnRequest) -> float:
+    """The seconds that a lease is asked for. Raises InvalidRequest."""
+    _check(request.lifetime_ms > 0, "lifetime_ms", "a lease without a lifetime is none")
+    return request.lifetime_ms / 1000
+
+
+def holder_of(request: pb.AcquireLeaseRequest | pb.TakeTurnRequest) -> str:
+    """Who asks for a lease. Raises InvalidRequest."""
+    _check(bool(request.holder), "holder", "holder is missing")
+    return _text(request.holder, "holder")
+
+
+def work_of(request: pb.EnqueueTurnRequest) -> NewWork:
+    """The turn that a request asks to queue. Raises InvalidRequest."""
+    return NewWork(
+        owner=_text(request.owner, "owner"),
+        tree_key=_tree_key(request.response_id, "response_id"),
+        response_id=request.response_id,
+        parent_id=_text(request.parent_response_id, "parent_response_id"),
+        conversation_id=_text(request.conversation_id, "conversation_id"),
+        model=_text(request.model, "model"),
+        body=request.body,
+        request=request.request,
+        request_hash=hashlib.sha256(request.request).digest(),
+        created_at=request.created_at,
+    )
+
+
+def taken_reply(turn: TakenTurn | None) -> pb.TakeTurnReply:
+    """A turn that was taken, or that there was none."""
+    if turn is None:
+        return pb.TakeTurnReply()
+    return pb.TakeTurnReply(
+        taken=True,
+        owner=turn.owner,
+        response_id=turn.response_id,
+        request=turn.request,
+        attempt=turn.attempt,
+        fencing_token=turn.token,
+        round=turn.round,
+    )
+
+
+def events_of(request: pb.AppendEventsRequest) -> NewEvents:
+    """The events that a request asks to append. Raises InvalidRequest."""
+    numbers = [event.sequence_number for event in request.events]
+    first = numbers[0] if numbers else 0
+    _check(first >= 0, "events", "a sequence number is negative")
+    _check(numbers == list(range(first, first + len(numbers))), "events", "the sequence numbers do not rise by one")
+    types = [_text(event.type, "events") for event in request.events]
+    return NewEvents(first, types, [event.data for event in request.events], request.ended)
+
+
+def watch_replies(events: list[Event]) -> Iterator[pb.WatchEventsReply]:
+    """Events in messages of about 1 MiB."""
+    for group in in_groups(events, _event_size):
+        yield pb.WatchEventsReply(events=[pb.LoggedEvent(type=type, sequence_number=number, data=data) for number, type, data in group])
+
+
+def key_claim_of(request: pb.ClaimIdempotencyKeyRequest) -> KeyClaim:
+    """The claim of an idempotency key. Raises InvalidRequest."""
+    _check(0 < len(request.key) <= LONGEST_KEY, "key", f"the key does not have 1..{LONGEST_KEY} characters")
+    _check(request.lifetime_seconds > 0, "lifetime_seconds", "a key without a lifetime stands for nothing")
+    return KeyClaim(
+        owner=_text(request.owner, "owner"),
+        key=_text(request.key, "key"),
+        request_hash=request.request_hash,
+        response_id=_text(request.response_id, "response_id"),
+        seconds=request.lifetime_seconds,
+    )
+
+
+def with_tree_key(id: str, param: str) -> str:
+    """An id that carries a tree key. Raises InvalidRequest."""
+    _tree_key(id, param)
+    return id
+
+
 def checked_owner(owner: str) -> str:
     """The owner that a request names. Raises InvalidRequest."""
     return _text(owner, "owner")
@@ -159,14 +284,18 @@ def _tree_key(id: str, param: str) -> int:
     return tree_key
 
 
-def _base(spans: Iterable[common.Span]) -> Spans:
-    base = tuple(Span(span.first, span.end) for span in spans)
-    _check(all(1 <= span.first < span.end for span in base), "base", "base has a span that is empty or no span")
-    return base
+def _texts(values: Iterable[str], param: str) -> list[str]:
+    return [_text(value, param) for value in values]
+
+
+def _checked_spans(spans: Iterable[common.Span], param: str) -> Spans:
+    checked = tuple(Span(span.first, span.end) for span in spans)
+    _check(all(1 <= span.first < span.end for span in checked), param, f"{param} has a span that is empty or no span")
+    return checked
 
 
 def _new_items(items: Iterable[pb.NewItem]) -> NewItems:
-    columns = NewItems([], [], [], [], [], [])
+    columns = NewItems([], [], [], [], [], [], [])
     for new in items:
         columns.ids.append(_text(new.item.id, "items"))
         columns.types.append(_text(new.item.type, "items"))
@@ -174,6 +303,7 @@ def _new_items(items: Iterable[pb.NewItem]) -> NewItems:
         columns.bodies.append(new.item.body)
         columns.prompts.append(new.prompt if new.HasField("prompt") else None)
         columns.tokens.append(new.tokens)
+        columns.left_out.append(new.left_out)
     return columns
 
 
@@ -189,6 +319,7 @@ def _head(context: Context) -> pb.ContextHead:
         item_count=head.item_count,
         tree_full=head.tree_full,
         carried=head.carried,
+        resume_state=head.resume_state,
     )
 
 
@@ -197,7 +328,7 @@ def _spans(spans: Spans) -> list[common.Span]:
 
 
 def _items(items: Iterable[Item]) -> list[common.Item]:
-    return [common.Item(id=item.id, type=item.type, body=item.body) for item in items]
+    return list(map(item_message, items))
 
 
 def _found_item(item: FoundItem) -> pb.NewItem:
@@ -211,3 +342,7 @@ def _piece_size(piece: Piece) -> int:
 
 def _item_size(item: Item) -> int:
     return len(item.body)
+
+
+def _event_size(event: Event) -> int:
+    return len(event.data)

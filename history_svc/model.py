@@ -1,8 +1,11 @@
 """The values of history, and what can be said of them without a database: counting, paging, putting prompts together. No IO, no protos."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
+
+import msgspec
 
 PIECE_BYTES = 64 * 1024
 MESSAGE_BYTES = 1024 * 1024
@@ -39,6 +42,7 @@ class Head:
     tokens: int
     tree_full: bool
     carried: bytes
+    resume_state: bytes
 
     @property
     def item_count(self) -> int:
@@ -76,7 +80,7 @@ class FoundItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewItems:
-    """Items to save, one column each; a prompt of None is the body's own."""
+    """Items to save, one column each; a prompt of None is the body's own, and what is left out stands in no checkpoint and no head."""
 
     ids: list[str]
     types: list[str]
@@ -84,6 +88,24 @@ class NewItems:
     bodies: list[bytes]
     prompts: list[bytes | None]
     tokens: list[int]
+    left_out: list[bool]
+
+    def columns(self) -> dict[str, object]:
+        """The columns by the names that the statements know them under."""
+        return {
+            "item_ids": self.ids,
+            "types": self.types,
+            "origins": self.origins,
+            "bodies": self.bodies,
+            "prompts": self.prompts,
+            "item_tokens": self.tokens,
+            "left_out": self.left_out,
+        }
+
+    def answered_calls(self) -> list[str]:
+        """The call_ids of the outputs among the items."""
+        outputs = ((body, prompt) for type, body, prompt in zip(self.types, self.bodies, self.prompts, strict=True) if is_output(type))
+        return [call_id for body, prompt in outputs if (call_id := call_id_of(body or prompt or b""))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +128,12 @@ class Turn:
     status: str
     model: str
     open_calls: list[str]
+    closed_calls: list[str]
     body: bytes
     carried: bytes
+    resume_state: bytes
+    unlisted: bool
+    head_removed: Spans
     created_at: int
     completed_at: int | None
 
@@ -154,6 +180,139 @@ class ClaimState(NamedTuple):
     outcome: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class NewConversation:
+    """A conversation to make, with its first items."""
+
+    owner: str
+    tree_key: int
+    id: str
+    metadata: bytes
+    items: NewItems
+    open_calls: list[str]
+    created_at: int
+
+
+class Conversation(NamedTuple):
+    """A conversation as the API shows it."""
+
+    id: str
+    created_at: int
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConversation:
+    """A conversation with what it lists and with its head, as they were at a revision."""
+
+    conversation: Conversation
+    revision: int
+    listed: Spans
+    head: Spans
+
+    @property
+    def length(self) -> int:
+        """How many items the head names."""
+        return count_of(self.head)
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """Items to append to a conversation, with the calls that they open and close."""
+
+    items: NewItems
+    opened_calls: list[str]
+    closed_calls: list[str]
+
+
+class StoredItem(NamedTuple):
+    """An item with its number in the tree; an empty body is not shown."""
+
+    number: int
+    id: str
+    type: str
+    body: bytes
+    prompt: bytes
+
+
+class Removal(NamedTuple):
+    """What goes out of a conversation that is at a revision."""
+
+    revision: int
+    listed_removed: list[int]
+    head_removed: list[int]
+    closed_calls: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NewWork:
+    """A turn to queue, with the response object that shows it."""
+
+    owner: str
+    tree_key: int
+    response_id: str
+    parent_id: str
+    conversation_id: str
+    model: str
+    body: bytes
+    request: bytes
+    request_hash: bytes
+    created_at: int
+
+
+class TakenTurn(NamedTuple):
+    """A turn that was taken, with the token of its lease and the last round that was saved."""
+
+    owner: str
+    response_id: str
+    request: bytes
+    attempt: int
+    token: int
+    round: int
+
+
+class Event(NamedTuple):
+    """One stream event of a turn."""
+
+    number: int
+    type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvents:
+    """Neighbouring events to append to a log; with `ended` the last is the turn's last."""
+
+    first_number: int
+    types: list[str]
+    events: list[bytes]
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """The next events of a log; `ended` when no other will come behind them; a turn ends a little before its log."""
+
+    events: list[Event]
+    ended: bool
+    turn_ended: bool
+
+
+class KeyClaim(NamedTuple):
+    """An idempotency key and the response that its caller would make."""
+
+    owner: str
+    key: str
+    request_hash: bytes
+    response_id: str
+    seconds: int
+
+
+def columns_of(spans: Spans) -> tuple[list[int], list[int]]:
+    """The first numbers and the ends of a list of spans."""
+    return [span.first for span in spans], [span.end for span in spans]
+
+
 def spans_of(firsts: Sequence[int], ends: Sequence[int]) -> Spans:
     """A list of spans from its two columns."""
     return tuple(map(Span, firsts, ends))
@@ -196,6 +355,56 @@ def places_behind(total: int, after: Sequence[int], descending: bool) -> range:
     if descending:
         return range((min(after) if after else total) - 1, -1, -1)
     return range(max(after) + 1 if after else 0, total)
+
+
+def newest_shown(items: Iterable[StoredItem], listed: Spans) -> StoredItem | None:
+    """The newest of some items that a list has and the API shows."""
+    shown = [item for item in items if item.body and places_of(listed, [item.number])]
+    return max(shown, default=None)
+
+
+def is_output(type: str) -> bool:
+    """Is an item of this type the output of a call?"""
+    return type.endswith("_output")
+
+
+class _WithCallId(msgspec.Struct):
+    call_id: str = ""
+
+
+def call_id_of(content: bytes) -> str:
+    """The call_id in an item's body or prompt; empty where there is none."""
+    try:
+        elements = msgspec.json.decode(b"[%b]" % content, type=list[_WithCallId])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    return next((element.call_id for element in elements if element.call_id), "")
+
+
+def spellings_of(call_id: str) -> tuple[bytes, bytes]:
+    """How a call_id stands in JSON: as it is, and in ASCII."""
+    return msgspec.json.encode(call_id), json.dumps(call_id).encode()
+
+
+def other_half(candidates: Sequence[tuple[int, bytes]], call_id: str, *, last: bool) -> int | None:
+    """The number of the first, or last, item that has a call_id; ids of calls may come again, and the nearest one belongs together."""
+    numbers = [number for number, content in candidates if call_id_of(content) == call_id]
+    return numbers[-1 if last else 0] if numbers else None
+
+
+def body_with(body: bytes, **fields: object) -> bytes:
+    """A response's body with other values for some of its fields; a body that is no JSON object stays as it is."""
+    try:
+        known = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body
+    return msgspec.json.encode({**known, **fields})
+
+
+def events_behind(first_number: int, types: Sequence[str], events: Sequence[bytes], after: int) -> list[Event]:
+    """The events of a batch behind a number."""
+    batch = (Event(first_number + place, *event) for place, event in enumerate(zip(types, events, strict=True)))
+    return [event for event in batch if event.number > after]
 
 
 def taken_apart(prompts: bytes, lengths: Sequence[int], origins: Sequence[str]) -> Iterator[Piece]:

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from prometheus_client import Gauge
 from psycopg import AsyncConnection, InterfaceError, OperationalError
+from psycopg.conninfo import make_conninfo
 from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
@@ -26,9 +27,8 @@ from svckit.logs import get_logger
 Connection: TypeAlias = AsyncConnection[TupleRow]
 T = TypeVar("T")
 
-CONNECTING: dict[str, object] = {
-    "autocommit": True,
-    "prepare_threshold": None,
+SESSION: dict[str, object] = {"autocommit": True, "prepare_threshold": None}
+LINK: dict[str, str | int] = {
     "connect_timeout": 5,
     "client_encoding": "UTF8",
     "keepalives_idle": 30,
@@ -56,7 +56,7 @@ class Pool:
         self._caring: set[asyncio.Task[None]] = set()
         self._pool = AsyncConnectionPool[Connection](
             settings.database_url,
-            kwargs=CONNECTING,
+            kwargs=SESSION | LINK,
             min_size=1,
             max_size=size,
             open=False,
@@ -135,6 +135,11 @@ class Pool:
         self._caring.add(task)
         task.add_done_callback(self._caring.discard)
         await asyncio.shield(task)
+
+
+async def connected(dsn: str) -> Connection:
+    """A connection of its own, outside the pools. Raises psycopg's errors."""
+    return await AsyncConnection.connect(make_conninfo(dsn, **LINK), autocommit=True, prepare_threshold=None)
 
 
 def _has_news(connection: Connection) -> bool:

@@ -17,7 +17,7 @@ class HistorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     database_url: str = ""
     """The database, directly or through a pooler in transaction mode."""
     listen_url: str = ""
-    """A direct way to the database, for migrations; empty: `database_url` is direct."""
+    """A direct way to the database, for migrations and notifications; empty: `database_url` is direct."""
     migrate_at_start: bool = True
     """Bring the schema up to date before anything is served."""
     start_seconds: float = 30.0
@@ -39,6 +39,12 @@ class HistorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tree with so many items is continued in a new tree."""
     retention_seconds: int = 0
     """How long a response is kept after its commit; 0: until it is deleted."""
+    queue_limit: int = 100
+    """How many background turns of one owner may wait."""
+    max_attempts: int = 3
+    """How often a background turn is started before it is given up."""
+    event_log_seconds: float = 3600.0
+    """How long the stream events of a background response are kept after its end."""
     longest_turn_seconds: float = 7200.0
     """Longer than any turn may run: what a deleted response leaves behind is not swept sooner."""
     sweep_interval_seconds: float = 60.0

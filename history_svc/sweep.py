@@ -3,26 +3,25 @@
 import asyncio
 import random
 
-from history_svc.store import Store
+from history_svc.stores import Stores
 from svckit.errors import ServiceError
 from svckit.logs import get_logger
 
 log = get_logger(__name__)
 
 
-async def keep_sweeping(store: Store, interval: float) -> None:
+async def keep_sweeping(stores: Stores, interval: float) -> None:
     """Sweeps for ever; the pauses are spread, so that many processes do not come at once."""
     while True:
         await asyncio.sleep(interval * random.uniform(0.75, 1.25))
         try:
-            await sweep(store)
+            await sweep(stores)
         except ServiceError as error:
             log.warning("a sweep failed and comes again", reason=error.reason)
 
 
-async def sweep(store: Store) -> None:
-    """Deletes expired responses, then the items that nothing names any more."""
-    while await store.expire_responses():
-        pass
-    while await store.sweep_tree():
-        pass
+async def sweep(stores: Stores) -> None:
+    """Deletes what has expired, then the items that nothing names any more."""
+    for batch in (stores.turns.expire_responses, stores.turns.expire_keys, stores.events.sweep, stores.turns.sweep_tree):
+        while await batch():
+            pass

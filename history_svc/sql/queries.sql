@@ -2,7 +2,7 @@
 -- another owner is not there. The schema stands in migrations/.
 
 -- name: load_context
--- The context that a continuation starts from, as one row per 128 neighbouring items at most; the head's columns stand on the first row only.
+-- The context that a continuation of a response or of a conversation starts from (the id of the other one is empty), as one row per 128 neighbouring items at most; the head's columns stand on the first row only.
 -- A lateral per range, and per 128 numbers of it, behind `offset 0`: without that fence the planner compares every range with every item. The prompts
 -- are joined here because a row per item costs the reader twice the time. `lengths` and `origins` come where the reader must take a row apart:
 -- where an item belongs to one provider, or the row is large. Past the limit the prompts stay here, and the reader sees it at `bytes_so_far`.
@@ -14,9 +14,18 @@ select case when x.row is null or x.row = 1 then r.status end as status,
        case when x.row is null or x.row = 1 then ends_of(r.checkpoint) end as ends,
        case when x.row is null or x.row = 1 then t.next_seq end as next_seq,
        case when x.row is null or x.row = 1 then r.carried end as carried,
+       case when x.row is null or x.row = 1 then r.resume_state end as resume_state,
        x.items, x.tokens, x.bytes_so_far, case when x.bytes_so_far <= %(limit)s then x.prompts end as prompts, x.lengths, x.origins
-from response r
-join tree t on t.tree_key = r.tree_key and t.owner = r.owner
+from (
+  select r.status, r.model, r.parent_id, r.open_calls, r.checkpoint, r.carried, r.resume_state
+  from response r
+  where r.tree_key = %(tree_key)s::bigint and r.response_id = %(response_id)s and r.owner = %(owner)s
+    and not r.unlisted and (r.expires_at is null or r.expires_at > now())
+  union all
+  select 'completed', '', '', c.open_calls, c.head, c.carried, ''::bytea
+  from conversation c
+  where c.tree_key = %(tree_key)s::bigint and c.conversation_id = %(conversation_id)s and c.owner = %(owner)s) as r
+join tree t on t.tree_key = %(tree_key)s::bigint and t.owner = %(owner)s
 left join lateral (
   select c.*, row_number() over () as row, (sum(c.bytes) over (rows unbounded preceding))::bigint as bytes_so_far
   from unnest(r.checkpoint) with ordinality as g(span, place)
@@ -34,8 +43,6 @@ left join lateral (
       where item.tree_key = %(tree_key)s::bigint and item.owner = %(owner)s
         and item.seq >= s.first and item.seq < least(upper(g.span), s.first + 128)
       order by item.seq offset 0) as i) as c) as x on true
-where r.tree_key = %(tree_key)s::bigint and r.response_id = %(response_id)s and r.owner = %(owner)s
-  and (r.expires_at is null or r.expires_at > now())
 
 -- name: commit_turn
 -- Saves a turn; all of it stands in the function, which keeps its plan for the session without a prepared statement of ours.
@@ -44,7 +51,8 @@ from commit_turn(
   %(tree_key)s::bigint, %(owner)s, %(response_id)s, %(round)s::int, %(fencing_token)s::bigint, %(must_hold)s, %(content_hash)s::bytea,
   %(parent_id)s, %(conversation_id)s, %(base_firsts)s::int[], %(base_ends)s::int[], %(base_tree_key)s::bigint,
   %(item_ids)s::text[], %(types)s::text[], %(origins)s::text[], %(bodies)s::bytea[], %(prompts)s::bytea[], %(item_tokens)s::int[],
-  %(inputs)s::int, %(status)s, %(model)s, %(open_calls)s::text[], %(body)s::bytea, %(carried)s::bytea,
+  %(left_out)s::boolean[], %(inputs)s::int, %(status)s, %(model)s, %(open_calls)s::text[], %(closed_calls)s::text[], %(body)s::bytea,
+  %(carried)s::bytea, %(resume_state)s::bytea, %(unlisted)s, %(removed_firsts)s::int[], %(removed_ends)s::int[],
   to_timestamp(%(created_at)s), to_timestamp(%(completed_at)s), now() + make_interval(secs => %(keep_seconds)s))
 
 -- name: response
@@ -52,7 +60,7 @@ from commit_turn(
 select status, body, firsts_of(input) as input_firsts, ends_of(input) as input_ends, firsts_of(output) as output_firsts, ends_of(output) as output_ends
 from response
 where tree_key = %(tree_key)s::bigint and response_id = %(response_id)s and owner = %(owner)s
-  and (expires_at is null or expires_at > now())
+  and not unlisted and (expires_at is null or expires_at > now())
 
 -- name: items
 -- The items of a list of ranges as the API shows them, in the order of the list. Those with an empty body are not for the API, but they count.
@@ -85,20 +93,147 @@ from item
 where tree_key = %(tree_key)s::bigint and owner = %(owner)s and item_id = %(item_id)s
 
 -- name: delete_response
--- Deletes a response and marks its tree for the sweep. The tree's row comes first, as in a commit: the other order could lock both for ever.
-with marked as (
+-- Deletes a response, what is left of its turn in the background, and marks tree and event log for the sweep. Each part waits for the one before,
+-- so that locks are taken in the order of a commit: another order could lock both for ever.
+with wanted as materialized (
+  select r.response_id
+  from response r
+  where r.tree_key = %(tree_key)s::bigint and r.response_id = %(response_id)s and r.owner = %(owner)s
+    and not r.unlisted and (r.expires_at is null or r.expires_at > now())),
+unqueued as (
+  delete from work w
+  using wanted
+  where w.response_id = wanted.response_id and w.owner = %(owner)s
+  returning w.response_id),
+unleased as (
+  delete from lease l
+  where l.subject in (select unqueued.response_id from unqueued)
+  returning l.subject),
+marked as (
   update tree t
   set dirty_at = clock_timestamp()
   where t.tree_key = %(tree_key)s::bigint and t.owner = %(owner)s
-    and exists (
-      select from response r
-      where r.tree_key = %(tree_key)s::bigint and r.response_id = %(response_id)s and r.owner = %(owner)s
-        and (r.expires_at is null or r.expires_at > now()))
-  returning t.tree_key, t.owner)
+    and exists (select from wanted) and (select count(*) from unleased) >= 0
+  returning t.tree_key, t.owner),
+unlogged as (
+  update event_log e
+  set closed = true, ended_at = '-infinity'
+  from marked
+  where e.tree_key = marked.tree_key and e.response_id = %(response_id)s and e.owner = marked.owner)
 delete from response r
 using marked
 where r.tree_key = marked.tree_key and r.owner = marked.owner and r.response_id = %(response_id)s
 returning r.response_id
+
+-- name: create_conversation
+-- Makes a conversation; all of it stands in the function.
+select create_conversation(
+  %(tree_key)s::bigint, %(owner)s, %(conversation_id)s, %(metadata)s::bytea, %(open_calls)s::text[], to_timestamp(%(created_at)s),
+  %(item_ids)s::text[], %(types)s::text[], %(origins)s::text[], %(bodies)s::bytea[], %(prompts)s::bytea[], %(item_tokens)s::int[],
+  %(left_out)s::boolean[])
+
+-- name: conversation
+-- One conversation without its items.
+select extract(epoch from created_at)::bigint as created_at, metadata, revision,
+       firsts_of(listed) as listed_firsts, ends_of(listed) as listed_ends, firsts_of(head) as head_firsts, ends_of(head) as head_ends
+from conversation
+where tree_key = %(tree_key)s::bigint and conversation_id = %(conversation_id)s and owner = %(owner)s
+
+-- name: update_conversation
+-- Replaces a conversation's metadata.
+update conversation
+set metadata = %(metadata)s::bytea
+where tree_key = %(tree_key)s::bigint and conversation_id = %(conversation_id)s and owner = %(owner)s
+returning extract(epoch from created_at)::bigint as created_at, metadata
+
+-- name: delete_conversation
+-- Deletes a conversation with its lease and marks its tree for the sweep; in the order of a commit's locks, like delete_response.
+with unleased as (
+  delete from lease l
+  using conversation c
+  where c.tree_key = %(tree_key)s::bigint and c.conversation_id = %(conversation_id)s and c.owner = %(owner)s and l.subject = c.conversation_id
+  returning l.subject),
+marked as (
+  update tree t
+  set dirty_at = clock_timestamp()
+  where t.tree_key = %(tree_key)s::bigint and t.owner = %(owner)s
+    and exists (
+      select from conversation c
+      where c.tree_key = %(tree_key)s::bigint and c.conversation_id = %(conversation_id)s and c.owner = %(owner)s)
+    and (select count(*) from unleased) >= 0
+  returning t.tree_key, t.owner)
+delete from conversation c
+using marked
+where c.tree_key = marked.tree_key and c.owner = marked.owner and c.conversation_id = %(conversation_id)s
+returning c.conversation_id
+
+-- name: add_conversation_items
+-- Appends items to a conversation; all of it stands in the function.
+select add_conversation_items(
+  %(tree_key)s::bigint, %(owner)s, %(conversation_id)s, %(opened_calls)s::text[], %(closed_calls)s::text[], %(tree_max_items)s::int,
+  %(item_ids)s::text[], %(types)s::text[], %(origins)s::text[], %(bodies)s::bytea[], %(prompts)s::bytea[], %(item_tokens)s::int[],
+  %(left_out)s::boolean[])
+
+-- name: items_by_id
+-- The items with one id, newest first, with what the model sees of them.
+select seq, item_id, type, body, coalesce(prompt, body) as prompt
+from item
+where tree_key = %(tree_key)s::bigint and owner = %(owner)s and item_id = %(item_id)s
+order by seq desc
+
+-- name: halves
+-- The calls, or the outputs, of a list of ranges that may have a call_id: its bytes stand in them. Whether they do have it says their JSON.
+select i.seq, i.prompt
+from unnest(%(firsts)s::int[], %(ends)s::int[]) with ordinality as g(first, until, place)
+cross join lateral (
+  select item.seq, coalesce(nullif(item.body, ''), item.prompt) as prompt
+  from item
+  where item.tree_key = %(tree_key)s::bigint and item.owner = %(owner)s and item.seq >= g.first and item.seq < g.until
+    and item.type like %(types)s
+    and (position(%(spelling)s::bytea in coalesce(nullif(item.body, ''), item.prompt)) > 0
+         or position(%(other_spelling)s::bytea in coalesce(nullif(item.body, ''), item.prompt)) > 0)
+  order by item.seq offset 0) as i
+
+-- name: remove_conversation_items
+-- Takes items out of a conversation; all of it stands in the function.
+select remove_conversation_items(
+  %(tree_key)s::bigint, %(owner)s, %(conversation_id)s, %(revision)s::int, %(listed_removed)s::int[], %(head_removed)s::int[],
+  %(closed_calls)s::text[])
+
+-- name: acquire_lease
+-- Takes a conversation's lease if it is free, or held by this very holder, whose first answer was lost.
+update lease l
+set holder = %(holder)s, token = l.token + 1, expires_at = clock_timestamp() + make_interval(secs => %(lifetime)s)
+from conversation c
+where c.tree_key = %(tree_key)s::bigint and c.conversation_id = %(conversation_id)s and c.owner = %(owner)s
+  and l.subject = c.conversation_id
+  and (l.expires_at <= clock_timestamp() or l.holder = %(holder)s)
+returning l.token
+
+-- name: lease_left
+-- How many seconds a conversation's lease is still held; no row without the conversation.
+select case when isfinite(l.expires_at) then extract(epoch from l.expires_at - clock_timestamp())::float8 else 0 end as seconds
+from conversation c
+left join lease l on l.subject = c.conversation_id
+where c.tree_key = %(tree_key)s::bigint and c.conversation_id = %(conversation_id)s and c.owner = %(owner)s
+
+-- name: renew_lease
+-- Prolongs a lease that has not passed on and was not given back.
+update lease l
+set expires_at = clock_timestamp() + make_interval(secs => %(lifetime)s)
+from conversation c
+where c.tree_key = %(tree_key)s::bigint and c.conversation_id = %(conversation_id)s and c.owner = %(owner)s
+  and l.subject = c.conversation_id and l.token = %(token)s::bigint and l.holder <> ''
+returning l.token
+
+-- name: release_lease
+-- Gives a lease back; the row keeps the token, so that the next one is higher.
+update lease l
+set holder = '', expires_at = '-infinity'
+from conversation c
+where c.tree_key = %(tree_key)s::bigint and c.conversation_id = %(conversation_id)s and c.owner = %(owner)s
+  and l.subject = c.conversation_id and l.token = %(token)s::bigint and l.holder <> ''
+returning l.token
 
 -- name: claim_call
 -- Claims a call, or says what an earlier claim of it has come to: the updates change nothing but lock the newest row and give it back. A tree that is
@@ -125,6 +260,145 @@ update claim
 set outcome = coalesce(outcome, %(outcome)s::bytea), settled_at = coalesce(settled_at, now())
 where tree_key = %(tree_key)s::bigint and claim_id = %(claim_id)s and owner = %(owner)s and response_id = %(response_id)s
 returning claim_id
+
+-- name: claim_key
+-- Remembers what an idempotency key stands for, or says what it stands for already; a key whose time is over is free.
+insert into idempotency as i (owner, key, request_hash, response_id, expires_at)
+values (%(owner)s, %(key)s, %(request_hash)s::bytea, %(response_id)s, now() + make_interval(secs => %(seconds)s))
+on conflict (owner, key) do update
+  set request_hash = case when i.expires_at <= now() then excluded.request_hash else i.request_hash end,
+      response_id = case when i.expires_at <= now() then excluded.response_id else i.response_id end,
+      expires_at = case when i.expires_at <= now() then excluded.expires_at else i.expires_at end
+returning response_id, request_hash
+
+-- name: expire_keys
+-- Forgets some of the idempotency keys whose time is over.
+with expired as materialized (
+  select owner, key from idempotency where expires_at <= now() order by expires_at limit %(limit)s for update skip locked)
+delete from idempotency i
+using expired
+where i.owner = expired.owner and i.key = expired.key
+returning i.key
+
+-- name: enqueue_turn
+-- Queues a turn; all of it stands in the function.
+select enqueue_turn(
+  %(tree_key)s::bigint, %(owner)s, %(response_id)s, %(parent_id)s, %(conversation_id)s, %(model)s, %(body)s::bytea, %(request)s::bytea,
+  %(request_hash)s::bytea, to_timestamp(%(created_at)s), %(queue_limit)s::int)
+
+-- name: take_turn
+-- Takes the oldest turn that nobody runs; all of it stands in the function.
+select tree_key, owner, response_id, request, attempt, cancel_requested, token, round, status, body
+from take_turn(%(holder)s, make_interval(secs => %(lifetime)s))
+
+-- name: start_turn
+-- A response whose turn was taken for the first time is in progress. Its work is locked.
+update response
+set status = 'in_progress', body = %(body)s::bytea
+where tree_key = %(tree_key)s::bigint and response_id = %(response_id)s and owner = %(owner)s and status = 'queued'
+
+-- name: keep_turn
+-- Prolongs the leases of a turn; all of it stands in the function.
+select cancel_requested
+from keep_turn(%(tree_key)s::bigint, %(owner)s, %(response_id)s, %(token)s::bigint, make_interval(secs => %(lifetime)s))
+
+-- name: return_turn
+-- Gives a turn back; all of it stands in the function.
+select return_turn(%(tree_key)s::bigint, %(owner)s, %(response_id)s, %(token)s::bigint)
+
+-- name: end_turn
+-- Ends a turn from outside; all of it stands in the function.
+select end_turn(
+  %(tree_key)s::bigint, %(owner)s, %(response_id)s, %(status)s, %(body)s::bytea, now() + make_interval(secs => %(keep_seconds)s))
+
+-- name: lock_work
+-- The turn of a response, locked, and whether somebody runs it; no row when it has ended. Runs before anything else of its transaction, so that the
+-- next statement sees how it ended.
+select exists (select from lease l where l.subject = w.response_id and l.expires_at > clock_timestamp()) as runs
+from work w
+where w.response_id = %(response_id)s and w.tree_key = %(tree_key)s::bigint and w.owner = %(owner)s
+for update of w
+
+-- name: request_cancel
+-- Asks whoever runs a turn to cancel it. Its work is locked.
+update work
+set cancel_requested = true
+where response_id = %(response_id)s and tree_key = %(tree_key)s::bigint and owner = %(owner)s
+
+-- name: response_to_cancel
+-- What a cancellation must know of a response.
+select background, body
+from response
+where tree_key = %(tree_key)s::bigint and response_id = %(response_id)s and owner = %(owner)s
+  and not unlisted and (expires_at is null or expires_at > now())
+
+-- name: append_events
+-- Appends events to a log, if the caller may; all of it stands in the function.
+select append_events(
+  %(tree_key)s::bigint, %(owner)s, %(response_id)s, %(token)s::bigint, %(first_number)s::bigint, %(types)s::text[], %(events)s::bytea[],
+  %(ended)s)
+
+-- name: events_behind
+-- The next batches of a log behind a number, at most 16 and about 1 MiB, and how the log stands; one row without a batch when there is none yet. The
+-- batch that the number stands in is found from its end, so that a viewer at the end of a long log does not read it all. `is_over` once the
+-- turn has ended so long ago that no last event will come.
+select l.response_id is not null and (l.ended_at is null or l.ended_at > now() - make_interval(secs => %(keep_seconds)s)) as is_kept,
+       coalesce(l.closed, true) as closed,
+       coalesce(l.ended_at <= now() - make_interval(secs => %(last_event_seconds)s), false) as is_over,
+       l.ended_at is not null as turn_ended, e.first_number, e.types, e.events
+from response r
+left join event_log l on l.tree_key = r.tree_key and l.response_id = r.response_id and l.owner = r.owner
+left join lateral (
+  select b.first_number, b.types, b.events, sum(b.bytes) over (order by b.first_number) - b.bytes as bytes_before
+  from (
+    select e.first_number, e.types, e.events, e.bytes
+    from event_batch e
+    where e.tree_key = %(tree_key)s::bigint and e.response_id = %(response_id)s and e.owner = %(owner)s
+      and e.last_number > %(after)s::bigint
+      and e.first_number >= coalesce((
+        select max(x.first_number)
+        from event_batch x
+        where x.tree_key = %(tree_key)s::bigint and x.response_id = %(response_id)s and x.owner = %(owner)s
+          and x.first_number <= %(after)s::bigint), 0)
+    order by e.first_number
+    limit 16) as b) as e on e.bytes_before < %(limit)s
+where r.tree_key = %(tree_key)s::bigint and r.response_id = %(response_id)s and r.owner = %(owner)s
+  and not r.unlisted and (r.expires_at is null or r.expires_at > now())
+order by e.first_number
+
+-- name: sweep_events
+-- Deletes some of the events of one log whose time is over, and the log itself with the last of them; a row says that there was such a log.
+with over as materialized (
+  select tree_key, response_id, owner
+  from event_log
+  where ended_at <= now() - make_interval(secs => %(keep_seconds)s)
+  order by ended_at
+  limit 1
+  for update skip locked),
+chosen as materialized (
+  select b.tree_key, b.response_id, b.first_number
+  from over
+  join event_batch b on b.tree_key = over.tree_key and b.response_id = over.response_id and b.owner = over.owner
+  order by b.first_number
+  limit %(limit)s),
+deleted as (
+  delete from event_batch b
+  using chosen
+  where b.tree_key = chosen.tree_key and b.response_id = chosen.response_id and b.first_number = chosen.first_number),
+dropped as (
+  delete from event_log l
+  using over
+  where l.tree_key = over.tree_key and l.response_id = over.response_id and (select count(*) from chosen) < %(limit)s)
+select response_id from over
+
+-- name: listen
+-- Hears which responses have new events. On a connection of its own that no pooler shares.
+listen turnkeep_events
+
+-- name: notify
+-- Says which responses have new events, one message for many of them. Never in the transaction that stores the events: commits with a message to
+-- send wait for one another.
+select pg_notify('turnkeep_events', message) from unnest(%(messages)s::text[]) as message
 
 -- name: expire_responses
 -- Deletes some of the responses whose time is over; trees that are busy right now wait for the next time.
@@ -166,7 +440,7 @@ with named as (
   from response r
   where r.tree_key = %(tree_key)s::bigint and r.owner = %(owner)s
   union all
-  select unnest(c.head) from conversation c where c.tree_key = %(tree_key)s::bigint and c.owner = %(owner)s),
+  select unnest(c.head || c.listed) from conversation c where c.tree_key = %(tree_key)s::bigint and c.owner = %(owner)s),
 unnamed as (
   select unnest(
     int4multirange(int4range(1, (select t.next_seq from tree t where t.tree_key = %(tree_key)s::bigint and t.owner = %(owner)s)))

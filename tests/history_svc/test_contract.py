@@ -5,22 +5,12 @@ import asyncio
 import grpc
 import pytest
 
-from svckit.errors import RemoteError
 from svckit.ids import new_block, new_tree_key, tree_key_of
 from tests.history_svc.database import change, rows
+from tests.history_svc.refusals import NOT_FOUND, refused
 from tests.history_svc.turns import OWNER, Client, body, continuation, prompts, root, said, spans
 from turnkeep.common.v1 import common_pb2 as common
 from turnkeep.history.v1 import history_pb2 as pb
-
-NOT_FOUND = grpc.StatusCode.NOT_FOUND
-
-
-async def refused(call: object) -> tuple[grpc.StatusCode, str, str | None]:
-    """How a call fails: code, reason, param."""
-    with pytest.raises(RemoteError) as failure:
-        await call
-    return failure.value.status, failure.value.reason, failure.value.param
-
 
 # Turns
 

@@ -37,7 +37,14 @@ async def tree(open_client: Open, database: str) -> IdBlock:
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("ranges", [1, 100, 1000])
 def test_a_context_is_read_by_index_ranges_only(tree: IdBlock, database: str, ranges: int, mode: str) -> None:
-    values = {"tree_key": tree.tree_key, "owner": OWNER, "response_id": tree.id("resp", ranges), "limit": 1 << 30, "large": 1 << 20}
+    values = {
+        "tree_key": tree.tree_key,
+        "owner": OWNER,
+        "response_id": tree.id("resp", ranges),
+        "conversation_id": "",
+        "limit": 1 << 30,
+        "large": 1 << 20,
+    }
 
     plan = explained(database, STATEMENTS["load_context"], values, mode)
 

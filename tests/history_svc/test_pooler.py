@@ -14,9 +14,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from history_svc.migrations import migrate
-from history_svc.pools import open_pools
 from history_svc.settings import HistorySettings
-from history_svc.store import Store
+from history_svc.stores import open_stores
 from history_svc.sweep import sweep
 from tests.history_svc.conftest import Open
 from tests.history_svc.database import rows, terminate_all
@@ -103,12 +102,12 @@ async def test_sessions_that_end_behind_a_pooler_are_replaced__b143(open_client:
 
 async def test_a_sweep_goes_through_a_pooler(open_client: Open, pooled: str, settings: HistorySettings, database: str) -> None:
     through = msgspec.structs.replace(settings, database_url=pooled, longest_turn_seconds=0.0)
-    async with open_client(database_url=pooled) as client, open_pools(through) as pools:
+    async with open_client(database_url=pooled) as client, open_stores(through) as stores:
         turn = root("q", "a")
         await client.commit(turn)
         await client.delete(turn.response_id)
 
-        await sweep(Store(pools, through))
+        await sweep(stores)
 
         assert rows(database, "select count(*) from item") == [(0,)]
 

@@ -7,23 +7,22 @@ import msgspec
 import psycopg
 import pytest
 
-from history_svc.pools import open_pools
 from history_svc.settings import HistorySettings
-from history_svc.store import Store
+from history_svc.stores import Stores, open_stores
 from history_svc.sweep import keep_sweeping, sweep
 from svckit.errors import RemoteError
-from svckit.ids import new_block, new_tree_key, tree_key_of
+from svckit.ids import new_block, tree_key_of
 from tests.history_svc.conftest import Open
 from tests.history_svc.database import change, rows
-from tests.history_svc.turns import OWNER, continuation, prompts, root
+from tests.history_svc.turns import continuation, prompts, root, said, spans
 
 
 @pytest.fixture
-async def store(settings: HistorySettings) -> AsyncIterator[Store]:
-    """A store that sweeps at once, three items at a time."""
+async def stores(settings: HistorySettings) -> AsyncIterator[Stores]:
+    """Stores that are swept at once, three items at a time."""
     small = msgspec.structs.replace(settings, longest_turn_seconds=0.0, sweep_batch=3)
-    async with open_pools(small) as pools:
-        yield Store(pools, small)
+    async with open_stores(small) as opened:
+        yield opened
 
 
 def numbers(database: str) -> list[int]:
@@ -31,7 +30,7 @@ def numbers(database: str) -> list[int]:
     return [seq for (seq,) in rows(database, "select seq from item order by seq")]
 
 
-async def test_a_sweep_deletes_what_only_the_deleted_response_named(open_client: Open, store: Store, database: str) -> None:
+async def test_a_sweep_deletes_what_only_the_deleted_response_named(open_client: Open, stores: Stores, database: str) -> None:
     async with open_client() as client:
         first = root("q", "a")
         await client.commit(first)
@@ -40,46 +39,88 @@ async def test_a_sweep_deletes_what_only_the_deleted_response_named(open_client:
         await client.delete(gone.response_id)
         assert numbers(database) == list(range(1, 12))
 
-        await sweep(store)
+        await sweep(stores)
 
         assert numbers(database) == [1, 2, 11]
         assert (await client.load(kept.response_id)).prompts == prompts("q", "a", "kept")
         assert rows(database, "select count(*) from tree where dirty_at is not null") == [(0,)]
 
 
-async def test_a_child_keeps_the_items_of_its_deleted_parent__b019(open_client: Open, store: Store, database: str) -> None:
+async def test_a_child_keeps_the_items_of_its_deleted_parent__b019(open_client: Open, stores: Stores, database: str) -> None:
     async with open_client() as client:
         first = root("q", "a")
         await client.commit(first)
         child = await client.continued(first.response_id, "next")
         await client.delete(first.response_id)
 
-        await sweep(store)
+        await sweep(stores)
 
         assert (await client.load(child.response_id)).prompts == prompts("q", "a", "next")
         await client.delete(child.response_id)
-        await sweep(store)
+        await sweep(stores)
         assert (numbers(database), rows(database, "select count(*) from tree")) == ([], [(0,)])
 
 
-async def test_a_tree_with_a_conversation_keeps_its_row_and_its_head(open_client: Open, store: Store, database: str) -> None:
+async def test_a_tree_with_a_conversation_keeps_its_row_and_its_head(open_client: Open, stores: Stores, database: str) -> None:
     async with open_client() as client:
-        block = new_block(new_tree_key())
-        conversation = block.id("conv")
-        rows(database, "insert into tree values (%s, %s, 1) returning 1", block.tree_key, OWNER)
-        rows(database, "insert into conversation values (%s, %s, %s) returning 1", block.tree_key, conversation, OWNER)
-        turn = root("q", "a", response_id=block.id("resp"), conversation_id=conversation)
-        await client.commit(turn)
+        id = await client.conversation("hello")
+        turn = await client.spoken(id, "q", "a")
         await client.delete(turn.response_id)
 
-        await sweep(store)
+        await sweep(stores)
 
-        assert (numbers(database), rows(database, "select next_seq from tree")) == ([1, 2], [(3,)])
+        assert (numbers(database), rows(database, "select next_seq from tree")) == ([1, 2, 3], [(4,)])
+        assert (await client.load_conversation(id)).prompts == prompts("hello", "q", "a")
+
+
+async def test_what_a_conversation_lists_is_kept_though_its_head_has_dropped_it(open_client: Open, stores: Stores, database: str) -> None:
+    async with open_client() as client:
+        id = await client.conversation("q1", "a1")
+        turn = await client.spoken(id, "summary", head_removed=spans((1, 3)), unlisted=True)
+        change(database, "update response set expires_at = now()", "update tree set dirty_at = now()")
+
+        await sweep(stores)
+
+        assert numbers(database) == [1, 2, 3]
+        assert (await client.load_conversation(id)).prompts == prompts("summary")
+        assert not rows(database, "select 1 from response where response_id = %s", turn.response_id)
+
+
+async def test_a_deleted_item_goes_once_no_response_names_it(open_client: Open, stores: Stores, database: str) -> None:
+    async with open_client() as client:
+        id = await client.conversation("one", "two")
+        turn = await client.spoken(id, "q", "a")
+        for item in (await client.listed(id))[0][1:]:
+            await client.call("DeleteConversationItem", conversation_id=id, item_id=item)
+
+        await sweep(stores)
+        assert numbers(database) == [1, 2, 3, 4]
+        await client.delete(turn.response_id)
+        await sweep(stores)
+
+        assert numbers(database) == [4]
+        assert (await client.load_conversation(id)).prompts == prompts("a")
+
+
+async def test_a_deleted_conversation_leaves_what_its_responses_name(open_client: Open, stores: Stores, database: str) -> None:
+    async with open_client() as client:
+        id = await client.conversation("hello")
+        turn = await client.spoken(id, "q", "a")
+        await client.call("AddConversationItems", conversation_id=id, items=[said("late", "msg_late")])
+        await client.call("DeleteConversation", conversation_id=id)
+
+        await sweep(stores)
+        assert numbers(database) == [1, 2, 3]
+        await client.delete(turn.response_id)
+        await sweep(stores)
+
+        assert rows(database, "select (select count(*) from item), (select count(*) from tree), (select count(*) from lease)") == [
+            (0, 0, 0)
+        ]
 
 
 async def test_nothing_is_swept_while_a_turn_may_still_run_over_it(open_client: Open, settings: HistorySettings, database: str) -> None:
-    async with open_client() as client, open_pools(settings) as pools:
-        patient = Store(pools, settings)
+    async with open_client() as client, open_stores(settings) as patient:
         parent = root("q", "a")
         await client.commit(parent)
         head = (await client.load(parent.response_id)).head
@@ -97,7 +138,7 @@ async def test_nothing_is_swept_while_a_turn_may_still_run_over_it(open_client: 
         assert (await client.load(child.response_id)).prompts == prompts("q", "a", "late")
 
 
-async def test_a_sweep_passes_over_a_tree_that_is_being_committed_to(open_client: Open, store: Store, database: str) -> None:
+async def test_a_sweep_passes_over_a_tree_that_is_being_committed_to(open_client: Open, stores: Stores, database: str) -> None:
     async with open_client() as client:
         parent = root("q", "a")
         await client.commit(parent)
@@ -113,10 +154,10 @@ async def test_a_sweep_passes_over_a_tree_that_is_being_committed_to(open_client
             await other.execute("select pg_advisory_xact_lock(1)")
             saving = asyncio.create_task(client.commit(child))
             await until_somebody_waits(database)  # the commit has the tree's row
-            assert not await store.sweep_tree()
+            assert not await stores.turns.sweep_tree()
         await saving
 
-        await sweep(store)
+        await sweep(stores)
 
         assert (await client.load(child.response_id)).prompts == prompts("q", "a", *(f"late {n}" for n in range(5)))
 
@@ -128,11 +169,11 @@ async def until_somebody_waits(database: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_sweeps_and_turns_at_once_lose_nothing(open_client: Open, store: Store, database: str) -> None:
+async def test_sweeps_and_turns_at_once_lose_nothing(open_client: Open, stores: Stores, database: str) -> None:
     async with open_client() as client:
         first = root("q", "a")
         await client.commit(first)
-        sweeping = asyncio.create_task(keep_sweeping(store, 0.001))
+        sweeping = asyncio.create_task(keep_sweeping(stores, 0.001))
         last = first
         for n in range(60):
             side = await client.continued(last.response_id, f"side {n}")
@@ -141,13 +182,13 @@ async def test_sweeps_and_turns_at_once_lose_nothing(open_client: Open, store: S
         sweeping.cancel()
         await asyncio.wait([sweeping])
 
-        await sweep(store)
+        await sweep(stores)
 
         assert (await client.load(last.response_id)).prompts == prompts("q", "a", *(f"turn {n}" for n in range(60)))
         assert len(numbers(database)) == 62
 
 
-async def test_a_response_is_kept_as_long_as_set_and_then_is_not_there__b147(open_client: Open, store: Store, database: str) -> None:
+async def test_a_response_is_kept_as_long_as_set_and_then_is_not_there__b147(open_client: Open, stores: Stores, database: str) -> None:
     async with open_client(retention_seconds=3600) as client:
         old = [root("q", "a") for _ in range(7)]
         for turn in old:
@@ -163,24 +204,24 @@ async def test_a_response_is_kept_as_long_as_set_and_then_is_not_there__b147(ope
             with pytest.raises(RemoteError) as refusal:
                 await client.load(turn.response_id)
             assert refusal.value.reason == "previous_response_not_found"
-        await sweep(store)
+        await sweep(stores)
 
         assert rows(database, "select count(*) from response") == [(1,)]
         assert (await client.load(young.response_id)).prompts == prompts("young")
         assert rows(database, "select count(*) from item") == [(1,)]
 
 
-async def test_claims_go_with_their_tree(open_client: Open, store: Store, database: str) -> None:
+async def test_claims_go_with_their_tree(open_client: Open, stores: Stores, database: str) -> None:
     async with open_client() as client:
         kept, dropped = root("q", "a"), root("never saved")
         for turn in (kept, dropped):
             await client.claim(new_block(tree_key_of(turn.response_id)).id("mcpr"), turn.response_id)
         await client.commit(kept)
 
-        await sweep(store)
+        await sweep(stores)
         assert rows(database, "select response_id from claim") == [(kept.response_id,)]
         assert rows(database, "select count(*) from tree") == [(1,)]
 
         await client.delete(kept.response_id)
-        await sweep(store)
+        await sweep(stores)
         assert rows(database, "select count(*) from claim") == [(0,)]

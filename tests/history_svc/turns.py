@@ -32,8 +32,15 @@ class Client:
 
     async def load(self, response_id: str, owner: str = OWNER) -> Loaded:
         """A whole context."""
+        return await self._loaded(pb.LoadContextRequest(owner=owner, response_id=response_id))
+
+    async def load_conversation(self, conversation_id: str, owner: str = OWNER) -> Loaded:
+        """The whole context of a conversation."""
+        return await self._loaded(pb.LoadContextRequest(owner=owner, conversation_id=conversation_id))
+
+    async def _loaded(self, request: pb.LoadContextRequest) -> Loaded:
         try:
-            replies = [reply async for reply in self.stub.LoadContext(pb.LoadContextRequest(owner=owner, response_id=response_id))]
+            replies = [reply async for reply in self.stub.LoadContext(request)]
         except grpc.aio.AioRpcError as exc:
             raise _raised(exc) from exc
         prompts = b",".join(item.prompt for reply in replies for item in reply.items if item.prompt)
@@ -77,6 +84,41 @@ class Client:
         request = pb.SettleClaimRequest(owner=owner, claim_id=claim_id, response_id=response_id, outcome=outcome)
         return await _answer(self.stub.SettleClaim(request))
 
+    async def call(self, method: str, **fields: object) -> object:
+        """Calls a method by its name with the fields of its request; `owner` is ours unless given."""
+        request = getattr(pb, f"{method}Request")
+        values = fields if method == "TakeTurn" else {"owner": OWNER, **fields}
+        return await _answer(getattr(self.stub, method)(request(**values)))
+
+    async def listed(self, conversation_id: str, owner: str = OWNER, **wanted: object) -> tuple[list[str], str]:
+        """The item ids of one page of a conversation, and the token of the next."""
+        request = pb.ListConversationItemsRequest(owner=owner, conversation_id=conversation_id, **wanted)
+        try:
+            replies = [reply async for reply in self.stub.ListConversationItems(request)]
+        except grpc.aio.AioRpcError as exc:
+            raise _raised(exc) from exc
+        return [item.id for reply in replies for item in reply.items], replies[-1].next_page_token
+
+    async def conversation(self, *words: str, **fields: object) -> str:
+        """Makes a conversation whose first items say `words`; gives its id."""
+        block = new_block(new_tree_key())
+        items = [said(word, block.id("msg", place + 1)) for place, word in enumerate(words)]
+        values = {"conversation_id": block.id("conv"), "items": items, "metadata": b"{}", "created_at": 1_700_000_000, **fields}
+        await self.call("CreateConversation", **values)
+        return str(values["conversation_id"])
+
+    async def lease(self, conversation_id: str, holder: str = "me", lifetime_ms: int = 60_000, owner: str = OWNER) -> int:
+        """Takes the lease of a conversation; gives its token."""
+        fields = {"conversation_id": conversation_id, "holder": holder, "lifetime_ms": lifetime_ms, "owner": owner}
+        return (await self.call("AcquireLease", **fields)).fencing_token
+
+    async def spoken(self, conversation_id: str, *words: str, **fields: object) -> pb.CommitTurnRequest:
+        """Saves a turn of a conversation, the way a caller does: lease, load, commit. Gives what was saved."""
+        token = await self.lease(conversation_id)
+        turn = in_conversation(conversation_id, (await self.load_conversation(conversation_id)).head, *words, fencing_token=token, **fields)
+        await self.commit(turn)
+        return turn
+
     async def continued(self, parent_id: str, *words: str, owner: str = OWNER, **fields: object) -> pb.CommitTurnRequest:
         """Saves a turn that continues from `parent_id`, the way a caller does: load, then commit what was loaded. Gives what was saved."""
         loaded = await self.load(parent_id, owner)
@@ -106,6 +148,12 @@ def continuation(parent_id: str, head: pb.ContextHead, *words: str, **fields: ob
     return _turn(new_block(tree_key_of(parent_id)), words, parent_response_id=parent_id, base=head.checkpoint, **fields)
 
 
+def in_conversation(conversation_id: str, head: pb.ContextHead, *words: str, **fields: object) -> pb.CommitTurnRequest:
+    """A turn of a conversation that continues from its loaded head."""
+    block = new_block(tree_key_of(conversation_id))
+    return _turn(block, words, **{"conversation_id": conversation_id, "base": head.checkpoint, **fields})
+
+
 def _turn(block: IdBlock, words: Sequence[str], **fields: object) -> pb.CommitTurnRequest:
     values: dict[str, object] = {
         "owner": OWNER,
@@ -128,6 +176,18 @@ def said(word: str, id: str, **fields: object) -> pb.NewItem:
     """An item whose prompt is its body."""
     item = common.Item(id=id, type="message", body=body(word))
     return pb.NewItem(**{"item": item, "tokens": 10, **fields})
+
+
+def called(call_id: str, id: str, **fields: object) -> pb.NewItem:
+    """A function call."""
+    shown = b'{"type":"function_call","call_id":"%b","name":"f","arguments":"{}"}' % call_id.encode()
+    return pb.NewItem(**{"item": common.Item(id=id, type="function_call", body=shown), "tokens": 10, **fields})
+
+
+def answered(call_id: str, id: str, **fields: object) -> pb.NewItem:
+    """The output of a function call."""
+    shown = b'{"type":"function_call_output","call_id":"%b","output":"x"}' % call_id.encode()
+    return pb.NewItem(**{"item": common.Item(id=id, type="function_call_output", body=shown), "tokens": 10, **fields})
 
 
 def body(word: str) -> bytes:

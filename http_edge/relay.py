@@ -15,6 +15,7 @@ from http_edge.errors import TurnInterrupted
 from http_edge.metrics import RELAYED, RELAYED_BYTES
 from http_edge.middlewares import OWNER
 from http_edge.settings import EDGE_SETTINGS
+from http_edge.streamed_answer import StreamedAnswer
 from turnkeep.orchestrator.v1.orchestrator_pb2 import Header, RelayHead, RelayReply, RelayRequest
 
 HOP_BY_HOP = frozenset(
@@ -92,7 +93,7 @@ async def head_of(replies: AsyncIterator[RelayReply]) -> RelayHead:
 
 
 async def _answer(request: web.Request, head: RelayHead, replies: AsyncIterator[RelayReply]) -> web.StreamResponse:
-    response = web.StreamResponse(status=head.status)
+    response = StreamedAnswer(status=head.status)
     for header in _shown(head.headers):
         response.headers.add(header.name, header.value)
     await response.prepare(request)

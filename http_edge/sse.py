@@ -19,6 +19,7 @@ from http_edge.errors import ServerShutdown, TurnInterrupted, masked
 from http_edge.metrics import EVENT_GAP_SECONDS, FIRST_EVENT_SECONDS, STREAM_BYTES
 from http_edge.middlewares import STARTED_AT
 from http_edge.settings import EDGE_SETTINGS
+from http_edge.streamed_answer import StreamedAnswer
 from http_edge.tape import TAPE, TERMINAL, Event, Tape, response_in
 from svckit.errors import ServiceError
 from turnkeep.orchestrator.v1.orchestrator_pb2 import CreateResponseReply
@@ -56,7 +57,7 @@ async def send(request: web.Request, replies: Replies, *, padded: bool = False) 
 async def _copy(replies: Replies, stream: "Stream", drain: Drain) -> ServiceError:
     """Copies events until the last one; gives what to blame should the turn not have ended by then."""
     try:
-        async for reply in replies:
+        while not stream.tape.ended and (reply := await anext(replies, None)) is not None:
             EVENT_GAP_SECONDS.observe(stream.heartbeat.touch())
             await stream.write(reply.events)
     except ServiceError as error:
@@ -79,23 +80,28 @@ async def replay(request: web.Request, events: Iterable[Event], *, padded: bool 
     return await stream.end()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stream:
-    """An answer of events that has begun."""
+    """An answer of events that has begun; `held` is its last piece."""
 
     response: web.StreamResponse
     tape: Tape
     heartbeat: "Heartbeat"
+    held: bytes = b""
 
     async def write(self, events: Iterable[Event]) -> None:
-        """Writes the events as one piece."""
-        await self.response.write(self.tape.framed(events))
+        """Writes the events as one piece. The piece with the terminal event waits for `end`, to leave in one send with it."""
+        piece = self.tape.framed(events)
+        if self.tape.ended:
+            self.held += piece
+        else:
+            await self.response.write(piece)
 
     async def end(self, events: Iterable[Event] = ()) -> web.StreamResponse:
         """Writes the last events, and that there are no more."""
         # Some clients hang up as soon as they have the terminal event.
         with suppress(ConnectionError):
-            await self.response.write_eof(self.tape.framed(events) + DONE)
+            await self.response.write_eof(self.held + self.tape.framed(events) + DONE)
         return self.response
 
 
@@ -104,7 +110,7 @@ async def open_stream(request: web.Request, *, padded: bool) -> AsyncIterator[St
     """Begins an answer of events; while the context is open, silence is filled and a client that takes nothing is cut off."""
     settings = request.app[EDGE_SETTINGS]
     tape = request[TAPE] = Tape(padded=padded)
-    response = web.StreamResponse(headers=HEADERS)
+    response = StreamedAnswer(headers=HEADERS)
     await response.prepare(request)
     with ClientWatch(request, settings.client_timeout_seconds), Heartbeat(response, settings.keep_alive_seconds) as heartbeat:
         yield Stream(response, tape, heartbeat)

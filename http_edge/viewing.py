@@ -42,7 +42,7 @@ async def _copied(request: web.Request, replies: Replies, padded: bool) -> web.S
             while reply is not None:
                 stream.heartbeat.touch()
                 await stream.write(reply.events)
-                reply = await anext(replies, None)
+                reply = None if stream.tape.ended else await anext(replies, None)
         return await stream.end()
     finally:
         first.cancel()

@@ -1,5 +1,6 @@
 """The stateless path: the engine gets the client's bytes and the client gets the engine's."""
 
+import asyncio
 import gzip
 import hashlib
 
@@ -181,8 +182,16 @@ async def test_a_relayed_stream_gets_no_heartbeats() -> None:
         assert await (await house.create(BODY)).read() == b"xxx"
 
 
+async def test_a_head_does_not_wait_long_for_the_first_bytes(house: House) -> None:
+    body_may_come = asyncio.Event()
+    house.orchestrator.relay = lambda request: playing(head(207), body_may_come, chunk(b"x"))
+    answer = await house.create(BODY)
+    assert answer.status == 207
+    body_may_come.set()
+    assert await answer.read() == b"x"
+
+
 async def _paced(*steps: object):
-    import asyncio
 
     for step in steps:
         await asyncio.sleep(0.05)

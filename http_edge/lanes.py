@@ -102,19 +102,18 @@ class Lanes:
 
     async def _run(self, frame: CreateFrame) -> None:
         message = frame.asked.message
-        parent, end = message.previous_response_id, "left"
-        message.continuation = self._shelf.get(parent) or b""
-        tape = Tape(padded=frame.asked.padded)
+        message.continuation = self._shelf.get(message.previous_response_id) or b""
+        tape, end = Tape(padded=frame.asked.padded), "left"
         try:
             broken_by = await self._play(frame, tape)
+            if broken_by is not None or tape.has_failed:
+                # A continuation that failed takes its parent with it, as the protocol has it.
+                self._shelf.drop(message.previous_response_id)
             if broken_by is not None:
                 await self._tell(frame, tape, broken_by)
             end = "refused" if not tape.begun else "failed" if tape.has_failed else "ended"
         finally:
             WEBSOCKET_TURNS.labels(end).inc()
-        if end != "ended":
-            # A continuation that failed takes its parent with it, as the protocol has it.
-            self._shelf.drop(parent)
 
     async def _play(self, frame: CreateFrame, tape: Tape) -> ServiceError | None:
         """Sends a turn's events until its last; gives what to blame should there be no terminal one among them."""

@@ -158,7 +158,7 @@ async def test_a_view_that_breaks_off_says_nothing_about_the_run(house: House) -
 
 
 async def test_a_stop_ends_a_view_and_makes_nothing_up() -> None:
-    async with Stopping(drain_seconds=0.05) as (house, http, stopping):
+    async with Stopping(drain_seconds=0.05) as (house, _http, stopping):
         keep(house)
         house.history.watch = lambda request: playing(logged(*EVENTS[:4]), for_ever())
         call = house.history.next_call

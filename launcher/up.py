@@ -21,6 +21,7 @@ from launcher.local_engine import open_local_engine, require_installed
 from launcher.port import require_free, shared_port
 from launcher.postgres import Postgres, open_postgres
 from launcher.rooms import ROOMS, RoomSettings, Source, load_settings, open_rooms
+from launcher.sealing import kept_secret
 from launcher.workers import as_environment, open_workers
 from orchestrator_svc.settings import EngineSettings, refuse_no_address
 from svckit import lifecycle, logs
@@ -87,6 +88,7 @@ async def open_house(plan: Plan) -> AsyncIterator[House]:
         plan = _with_port(stack, plan, settings.edge.edge)
         plan, postgres = await _with_database(stack, plan, settings)
         plan = await _with_engine(stack, plan, settings)
+        plan = _with_secret(plan, settings)
         settings = load_settings(plan.source)
         model = await _model(settings.orchestrator.engine, plan)
         url = await _open_rooms(stack, plan, settings)
@@ -120,6 +122,13 @@ async def _with_database(stack: AsyncExitStack, plan: Plan, settings: RoomSettin
     opening = open_postgres(plan.data, sockets_in=plan.sockets_in, options={"max_connections": connections})
     postgres = await stack.enter_async_context(opening)
     return plan.telling("history", database_url=postgres.dsn, listen_url=""), postgres
+
+
+def _with_secret(plan: Plan, settings: RoomSettings) -> Plan:
+    if settings.orchestrator.sealing.secrets:
+        return plan
+    plan.data.mkdir(parents=True, exist_ok=True)
+    return plan.telling("sealing", secrets=[kept_secret(plan.data)])
 
 
 async def _with_engine(stack: AsyncExitStack, plan: Plan, settings: RoomSettings) -> Plan:

@@ -3,23 +3,31 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from secrets import token_hex
 
 import grpc
 
+from orchestrator_svc.context.compaction import DEFAULT_PROMPT
+from orchestrator_svc.context.sealing import Seals
 from orchestrator_svc.conversations import Conversations
 from orchestrator_svc.history import History
 from orchestrator_svc.providers.registry import open_provider
+from orchestrator_svc.request import CompactionRules
 from orchestrator_svc.servicer import Orchestrator as Servicer
 from orchestrator_svc.settings import Settings
 from orchestrator_svc.tools.registry import open_toolbox
 from orchestrator_svc.turn.desk import Desk
+from orchestrator_svc.turn.opening import Opening
 from svckit.grpc_client import Caller, open_channel
 from svckit.grpc_server import Services, add_health, open_server
+from svckit.logs import get_logger
 from svckit.settings import SettingsError
 from turnkeep.orchestrator.v1.orchestrator_pb2 import DESCRIPTOR
 from turnkeep.orchestrator.v1.orchestrator_pb2_grpc import add_OrchestratorServiceServicer_to_server
 
 SERVICE = DESCRIPTOR.services_by_name["OrchestratorService"].full_name
+log = get_logger(__name__)
+
 _LAST_CALLS_SECONDS = 2.0
 
 
@@ -42,7 +50,8 @@ async def open_orchestrator(settings: Settings, history: grpc.aio.Channel | None
         channel = history if history is not None else await stack.enter_async_context(_history_channel(settings))
         store = History(channel, Caller(settings.grpc), settings.orchestrator)
         toolbox = await stack.enter_async_context(open_toolbox(settings))
-        desk = await stack.enter_async_context(Desk(provider, store, toolbox, settings.orchestrator))
+        opening = Opening(store, toolbox.kinds, _rules(settings), settings.compaction.thresholds, provider.name, settings.orchestrator)
+        desk = await stack.enter_async_context(Desk(provider, store, toolbox, opening, settings.orchestrator))
         services = Services(settings.grpc, log_fields=("owner",))
         services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, Conversations(store), provider))
         add_health(services, {SERVICE: provider.answers})
@@ -52,6 +61,22 @@ async def open_orchestrator(settings: Settings, history: grpc.aio.Channel | None
             address = await stack.enter_async_context(server)
         stack.push_async_callback(desk.drain)
         yield Orchestrator(services, address, desk)
+
+
+def _rules(settings: Settings) -> CompactionRules:
+    secrets = settings.sealing.secrets
+    if not secrets:
+        log.warning("no secrets are set in [sealing]: what is sealed now is unreadable after the end of this process")
+    compaction = settings.compaction
+    return CompactionRules(
+        seals=Seals(secrets or (token_hex(),)),
+        threshold=compaction.threshold,
+        keep_share=compaction.keep_share,
+        growth=compaction.growth,
+        context_window=settings.engine.context_window,
+        prompt=compaction.prompt or DEFAULT_PROMPT,
+        model=compaction.model,
+    )
 
 
 def _history_channel(settings: Settings) -> AbstractAsyncContextManager[grpc.aio.Channel]:

@@ -95,6 +95,13 @@ class EngineRefused(ServiceError):
     reason = "engine_invalid_request"
 
 
+class CompactionFailed(ServiceError):
+    """The model gave no summary of the context."""
+
+    code = StatusCode.UNKNOWN
+    reason = "compaction_failed"
+
+
 class ContextLengthExceeded(ServiceError):
     """The input is longer than the model's context window."""
 

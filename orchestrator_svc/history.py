@@ -262,6 +262,7 @@ def _head(response_id: str, head: history_pb2.ContextHead) -> Head:
 
 def _commit_request(turn: Turn, record: Record, fencing_token: int, at: int) -> history_pb2.CommitTurnRequest:
     request, parent = turn.request, turn.parent
+    spans = [WireSpan(first=first, end=end) for first, end in parent.base]
     return history_pb2.CommitTurnRequest(
         owner=request.owner,
         response_id=record.response_id,
@@ -270,9 +271,9 @@ def _commit_request(turn: Turn, record: Record, fencing_token: int, at: int) -> 
         content_hash=_content_hash(record),
         parent_response_id=parent.response_id,
         conversation_id=parent.conversation_id,
-        base=[WireSpan(first=first, end=end) for first, end in parent.base],
-        base_response_id=parent.response_id if parent.is_full else "",
-        items=[_new_item(item, left_out=record.left_out) for item in record.items],
+        base=[] if record.stands_alone else spans,
+        base_response_id=parent.response_id if parent.is_full and not record.stands_alone else "",
+        items=[_new_item(item, left_out=place < record.left_out) for place, item in enumerate(record.items)],
         input_count=record.input_count,
         status=_WIRE_STATUSES[record.status],
         model=request.model,
@@ -282,6 +283,7 @@ def _commit_request(turn: Turn, record: Record, fencing_token: int, at: int) -> 
         completed_at=at,
         carried=record.carried,
         unlisted=not request.store,
+        head_removed=spans if record.stands_alone else [],
     )
 
 

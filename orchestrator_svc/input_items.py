@@ -201,6 +201,11 @@ def _read_reference(given: JsonObject, path: str) -> JsonObject:
     return {"type": "item_reference"}
 
 
+def _read_compaction(given: JsonObject, path: str) -> JsonObject:
+    body: JsonObject = {"type": "compaction", "encrypted_content": _string(given, "encrypted_content", path)}
+    return body | _rest(given, body)
+
+
 def _read_as_it_is(given: JsonObject, path: str) -> JsonObject:
     return {"type": given["type"]} | _rest(given, ("type",))
 
@@ -243,6 +248,9 @@ _READERS: dict[str, Callable[[JsonObject, str], JsonObject]] = {
     "mcp_approval_request": _read_approval_request,
     "mcp_approval_response": _read_approval_response,
     "item_reference": _read_reference,
+    "compaction": _read_compaction,
+    "compaction_trigger": _read_as_it_is,
+    "configuration_update": _read_as_it_is,
 }
 
 

@@ -32,6 +32,9 @@ PREFIXES = {
     "mcp_approval_request": "mcpr",
     "mcp_approval_response": "mcpa",
     "item_reference": "ref",
+    "compaction": "cmp",
+    "compaction_trigger": "cmpt",
+    "configuration_update": "cfg",
     MODEL_ONLY: "call",
 }
 # What the gateway makes itself; sent back by a client, such an item is looked up by its id and regains what was stored.
@@ -80,6 +83,11 @@ def make(id: str, body: JsonObject, provider: str = "") -> Item:
 def make_called(id: str, body: JsonObject, pair: Rendering) -> Item:
     """The item of a call that the gateway ran (or would not run): clients see `body`, the model sees the pair."""
     return _item(id, body, pair)
+
+
+def make_standing_for(id: str, body: JsonObject, window: bytes) -> Item:
+    """The item of a compaction: the model sees the window that stands for all that was before."""
+    return Item(id, str(body["type"]), encode(body), window, -(-len(window) // _BYTES_PER_TOKEN) + _TOKENS_PER_ITEM)
 
 
 def make_model_only(id: str, pair: Rendering) -> Item:

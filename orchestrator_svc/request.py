@@ -4,11 +4,13 @@ This file is pure. Ranges of sampling parameters are the edge's and the engine's
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
 
+from orchestrator_svc.context.compaction import DEFAULT_PROMPT
+from orchestrator_svc.context.sealing import Seals
 from orchestrator_svc.errors import InvalidRequest, Unsupported
 from orchestrator_svc.input_items import read_input
 from orchestrator_svc.items import Item, JsonObject, encode
@@ -87,8 +89,28 @@ class Parameters(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionRules:
+    """How a turn's context is kept small; sizes are in tokens, 0 where there is none.
+
+    Over `threshold` it is compacted, keeping messages up to `keep_share` of it, and again only once it has grown by `growth`. `only`: the
+    turn does nothing else. `truncate`: the oldest turns are left out of a context larger than `context_window`. `model` is empty for the
+    turn's own.
+    """
+
+    seals: Seals
+    threshold: int = 0
+    keep_share: float = 0.5
+    growth: float = 0.25
+    only: bool = False
+    truncate: bool = False
+    context_window: int = 0
+    prompt: str = DEFAULT_PROMPT
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """One turn as it was asked for, checked."""
+    """One turn as it was asked for, checked; `compaction` says how its context is kept small."""
 
     owner: str
     model: str
@@ -105,6 +127,7 @@ class TurnRequest:
     max_tool_calls: int | None
     forwarded: JsonObject
     echo: JsonObject
+    compaction: CompactionRules
 
     @property
     def approval_ids(self) -> tuple[str, ...]:
@@ -136,6 +159,7 @@ class Asked:
     keep_continuation: bool = False
     response_id: str = ""
     prewarm: bool = False
+    compact_only: bool = False
 
     @property
     def continues(self) -> bool:
@@ -147,8 +171,11 @@ class _Answer(msgspec.Struct):
     approval_request_id: str
 
 
-def read_request(asked: Asked, kinds: ToolKinds, new_id: Callable[[str], str]) -> TurnRequest:
-    """Checks a request and takes it apart; `new_id` makes an id with a prefix. Raises InvalidRequest and Unsupported, both with `param`."""
+def read_request(asked: Asked, kinds: ToolKinds, rules: CompactionRules, new_id: Callable[[str], str]) -> TurnRequest:
+    """Checks a request and takes it apart; `rules` are the configuration's, `new_id` makes an id with a prefix.
+
+    Raises InvalidRequest and Unsupported, both with `param`.
+    """
     given = _decoded(asked.parameters, JsonObject)
     known = _decoded(asked.parameters, Parameters)
     _refuse_unsupported(known)
@@ -174,6 +201,7 @@ def read_request(asked: Asked, kinds: ToolKinds, new_id: Callable[[str], str]) -
         max_tool_calls=known.max_tool_calls,
         forwarded={key: value for key, value in given.items() if key not in NEVER_FORWARDED and value is not None},
         echo=_echo(given),
+        compaction=_compaction(known, asked, rules),
     )
 
 
@@ -185,9 +213,10 @@ def engine_fields(
     include: frozenset[str],
     drop: frozenset[str],
     add: Mapping[str, object],
+    model: str = "",
 ) -> bytes:
     """The fields of one model call, as the bytes of a JSON object without braces; `include`, `drop` and `add` are the provider's."""
-    fields: JsonObject = {"model": request.model} | request.forwarded
+    fields: JsonObject = {"model": model or request.model} | request.forwarded
     if tools:
         fields["tools"] = tools
     if choice is not None:
@@ -209,11 +238,21 @@ def _decoded(data: bytes, kind: type[T]) -> T:
         raise InvalidRequest("The parameters are not JSON.") from exc
 
 
+def _compaction(known: Parameters, asked: Asked, rules: CompactionRules) -> CompactionRules:
+    rules = replace(rules, truncate=known.truncation == "auto", only=asked.compact_only)
+    for position, one in enumerate(known.context_management or ()):
+        path, threshold = f"context_management[{position}]", one.get("compact_threshold")
+        if one.get("type") != "compaction":
+            raise Unsupported(what=f"Context management of type '{str(one.get('type'))[:64]}'", param=f"{path}.type")
+        if threshold is not None and (not isinstance(threshold, int) or isinstance(threshold, bool) or threshold < 1):
+            raise InvalidRequest("A compact_threshold is a number of tokens.", param=f"{path}.compact_threshold")
+        rules = replace(rules, threshold=threshold or rules.threshold)
+    return rules
+
+
 def _refuse_unsupported(known: Parameters) -> None:
     unsupported = {
-        "context_management": known.context_management,
         "prompt": known.prompt,
-        "truncation": known.truncation if known.truncation != "disabled" else None,
     }
     for name, value in unsupported.items():
         if value:

@@ -31,6 +31,9 @@ class Orchestrator(OrchestratorServiceServicer):
     async def CountInputTokens(self, request: wire.CountInputTokensRequest, context: Context) -> wire.CountInputTokensReply:
         return wire.CountInputTokensReply(input_tokens=await self._desk.count(asked_of(request.turn)))
 
+    async def CompactContext(self, request: wire.CompactContextRequest, context: Context) -> wire.CompactContextReply:
+        return wire.CompactContextReply(compaction=await self._desk.compact(asked_of(request.turn)))
+
     async def CreateConversation(self, request: wire.CreateConversationRequest, context: Context) -> wire.CreateConversationReply:
         check_owner(request.owner)
         created = await self._conversations.create(request.owner, request.metadata, request.items)

@@ -15,7 +15,8 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[engine]`: where the engine is and what it is like.
 
     `url` with or without `/v1`; `api_key_env` names the environment variable that holds its key. `include` are the values of the request's
-    `include` that it knows, `drop` request fields that it refuses, `add` fields that every request to it gets.
+    `include` that it knows, `drop` request fields that it refuses, `add` fields that every request to it gets. `context_window` is in
+    tokens, 0: not known.
     """
 
     url: str = ""
@@ -24,6 +25,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include: tuple[str, ...] = ("message.output_text.logprobs",)
     drop: tuple[str, ...] = ()
     add: dict[str, object] = {}
+    context_window: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class OrchestratorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,6 +131,30 @@ class McpServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return f"McpServerSettings(url={self.url!r}, command={self.command!r})"
 
 
+class CompactionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[compaction]`: when contexts are compacted, and how. Sizes are in tokens; 0: only when a request asks for it.
+
+    `thresholds` are for models by name, `threshold` for all others. `model` and `prompt` make the summary; empty: the turn's own model, and
+    a prompt of ours. Messages are kept up to `keep_share` of the threshold; a context is compacted again when it has grown by `growth`.
+    """
+
+    threshold: Annotated[int, msgspec.Meta(ge=0)] = 0
+    thresholds: dict[str, int] = {}
+    model: str = ""
+    prompt: str = ""
+    keep_share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
+    growth: Annotated[float, msgspec.Meta(ge=0)] = 0.25
+
+
+class SealingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[sealing]`: the secrets that what clients keep for us is encrypted with; the first encrypts, all of them decrypt.
+
+    Without any, a process makes one for itself: what it sealed is unreadable for others, and after its end.
+    """
+
+    secrets: tuple[str, ...] = ()
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All sections that the orchestrator reads."""
 
@@ -140,6 +166,8 @@ class Settings(msgspec.Struct, frozen=True):
     web_search: WebSearchSettings = WebSearchSettings()
     mcp: McpSettings = McpSettings()
     mcp_servers: dict[str, McpServerSettings] = {}
+    compaction: CompactionSettings = CompactionSettings()
+    sealing: SealingSettings = SealingSettings()
 
 
 def refuse_no_address(engine: EngineSettings) -> None:

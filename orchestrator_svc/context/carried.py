@@ -1,7 +1,7 @@
 """What a turn hands on to the turns that continue from it, beside the items themselves. Pure.
 
 It is small and stored with the response, so that a continuation knows it without reading items: which approvals are pending, which MCP
-servers have been listed, and which items brought tools along.
+servers have been listed, which items brought tools along, and how large the context was after its last compaction.
 """
 
 from collections.abc import Iterable
@@ -27,6 +27,7 @@ class Carried(msgspec.Struct, frozen=True):
     approvals: dict[str, Pending] = {}
     listed: tuple[str, ...] = ()
     declaring_items: tuple[str, ...] = ()
+    compacted_tokens: int = 0
 
 
 NOTHING_CARRIED = Carried()
@@ -42,7 +43,7 @@ def write(carried: Carried) -> bytes:
     return b"" if carried == NOTHING_CARRIED else msgspec.json.encode(carried)
 
 
-def after(before: Carried, items: Iterable[Item], listed: Iterable[str]) -> Carried:
+def after(before: Carried, items: Iterable[Item], listed: Iterable[str], compacted_tokens: int = 0) -> Carried:
     """What is handed on after a turn with these items, its own input and output."""
     approvals, declaring = dict(before.approvals), list(before.declaring_items)
     for item in items:
@@ -52,7 +53,9 @@ def after(before: Carried, items: Iterable[Item], listed: Iterable[str]) -> Carr
             approvals.pop(msgspec.json.decode(item.body, type=_Answer).approval_request_id, None)
         elif item.type in DECLARING:
             declaring.append(item.id)
-    return Carried(approvals, tuple(dict.fromkeys((*before.listed, *listed))), tuple(declaring))
+    return Carried(
+        approvals, tuple(dict.fromkeys((*before.listed, *listed))), tuple(declaring), compacted_tokens or before.compacted_tokens
+    )
 
 
 class _Answer(msgspec.Struct):

@@ -10,9 +10,10 @@ import msgspec
 
 from orchestrator_svc.context.approvals import Approved, resolve
 from orchestrator_svc.context.carried import DECLARING, NOTHING_CARRIED, Carried, Pending
-from orchestrator_svc.context.pairing import check_paired
+from orchestrator_svc.context.pairing import check_paired, still_open
+from orchestrator_svc.context.sealing import is_sealed
 from orchestrator_svc.errors import InvalidRequest
-from orchestrator_svc.items import HOSTED, Item
+from orchestrator_svc.items import HOSTED, Item, make_standing_for
 from orchestrator_svc.request import TurnRequest
 from orchestrator_svc.tools.base import Spec
 from orchestrator_svc.tools.table import ToolTable, declared_by_items
@@ -67,6 +68,42 @@ def _stored(draft: Draft, item: Item, position: int) -> Item:
     return found if found is not None and found.type == item.type and item.type in HOSTED else item
 
 
+def _unseal(draft: Draft) -> Draft:
+    """What was sealed here and given to the client comes back, and is opened: a compaction its window, reasoning its text."""
+    opened = tuple(_opened(draft.request, item, position) for position, item in enumerate(draft.request.input))
+    return replace(draft, request=replace(draft.request, input=opened))
+
+
+def _opened(request: TurnRequest, item: Item, position: int) -> Item:
+    if item.type not in ("compaction", "reasoning"):
+        return item
+    blob = msgspec.json.decode(item.body, type=_Sealed).encrypted_content
+    if item.type == "reasoning" and (item.rendered or not is_sealed(blob)):
+        return item
+    content = request.compaction.seals.open(request.owner, item.type, blob)
+    if content is None:
+        problem = "The encrypted content was not made here, or has been changed."
+        raise InvalidRequest(problem, param=f"input[{position}].encrypted_content")
+    return make_standing_for(item.id, msgspec.json.decode(item.body, type=JsonObject), content)
+
+
+class _Sealed(msgspec.Struct):
+    encrypted_content: str = ""
+
+
+def _trigger(draft: Draft) -> Draft:
+    """A trigger at the end of the input asks for a compaction and nothing else."""
+    *rest, last = draft.request.input or (None,)
+    for position, item in enumerate(draft.request.input):
+        if item.type == "compaction_trigger" and item is not last:
+            raise InvalidRequest("A compaction_trigger is the last item of the input.", param=f"input[{position}].type")
+    if last is None or last.type != "compaction_trigger":
+        return draft
+    rules = replace(draft.request.compaction, only=True)
+    input = tuple(item for item in rest if item is not None)
+    return replace(draft, request=replace(draft.request, input=input, compaction=rules))
+
+
 def _approve(draft: Draft) -> Draft:
     stored = {id: msgspec.json.decode(item.body, type=Pending) for id, item in draft.stored.items() if item.type == "mcp_approval_request"}
     input, approved = resolve(draft.request.input, stored | draft.carried.approvals)
@@ -87,8 +124,11 @@ class _Declaring(msgspec.Struct):
 
 
 def _pair(draft: Draft) -> Draft:
-    check_paired(draft.open_call_ids, draft.request.input)
+    if draft.request.compaction.only:
+        still_open(draft.open_call_ids, draft.request.input)
+    else:
+        check_paired(draft.open_call_ids, draft.request.input)
     return draft
 
 
-STAGES: tuple[Callable[[Draft], Draft], ...] = (_regain, _approve, _declare, _pair)
+STAGES: tuple[Callable[[Draft], Draft], ...] = (_regain, _unseal, _trigger, _approve, _declare, _pair)

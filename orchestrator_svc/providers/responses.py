@@ -106,8 +106,9 @@ class ResponsesProvider:
             model_call.tools,
             model_call.choice,
             include=frozenset(self._engine.include),
-            drop=frozenset(self._engine.drop),
+            drop=model_call.without | frozenset(self._engine.drop),
             add=self._engine.add,
+            model=model_call.model,
         )
 
     async def _answer(self, response: aiohttp.ClientResponse, model: str) -> Batches:

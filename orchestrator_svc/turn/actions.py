@@ -16,7 +16,7 @@ class StreamEvent(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """What is stored of a turn."""
+    """What is stored of a turn. The first `left_out` items are in no checkpoint; `stands_alone`: nor is anything of the parent."""
 
     response_id: str
     round: int
@@ -26,16 +26,22 @@ class Record(Struct, frozen=True):
     open_call_ids: tuple[str, ...]
     body: bytes
     carried: bytes = b""
-    left_out: bool = False
+    left_out: int = 0
+    stands_alone: bool = False
 
 
 class CallModel(Struct, frozen=True):
-    """Start a model call. `input` is the elements of a JSON array, `tools` are declarations, `choice` is the engine's tool_choice."""
+    """Start a model call. `input` is the elements of a JSON array, `tools` are declarations, `choice` is the engine's tool_choice.
+
+    `without` are fields of the request that are left out of this call, `model` is another model than the request's, if any.
+    """
 
     round: int
     input: bytes
     tools: tuple[JsonObject, ...] = ()
     choice: object = None
+    without: frozenset[str] = frozenset()
+    model: str = ""
 
 
 class ListTools(Struct, frozen=True):

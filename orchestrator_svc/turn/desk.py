@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -25,9 +26,10 @@ from orchestrator_svc.tools.base import ToolCall, ToolFailed, ToolResult
 from orchestrator_svc.tools.table import McpTool
 from orchestrator_svc.tools.toolbox import Toolbox
 from orchestrator_svc.turn.actions import Batch, Record
+from orchestrator_svc.turn.compacting import compacted, estimated
 from orchestrator_svc.turn.events import Saved, SaveFailed, Stopped, ToolsListed
 from orchestrator_svc.turn.lease import Lease, take_lease
-from orchestrator_svc.turn.machine import estimated, first_call
+from orchestrator_svc.turn.machine import first_call
 from orchestrator_svc.turn.opening import Opening
 from orchestrator_svc.turn.runner import Surroundings, run
 from orchestrator_svc.turn.state import Phase, Turn
@@ -53,12 +55,12 @@ log = get_logger(__name__)
 class Desk:
     """The turns of one process. Used as an async context manager; leaving it waits for what is being stored."""
 
-    def __init__(self, provider: Provider, history: History, toolbox: Toolbox, settings: OrchestratorSettings) -> None:
+    def __init__(self, provider: Provider, history: History, toolbox: Toolbox, opening: Opening, settings: OrchestratorSettings) -> None:
         self._provider = provider
         self._toolbox = toolbox
         self._history = history
         self._settings = settings
-        self._opening = Opening(history, toolbox.kinds, provider.name, settings)
+        self._opening = opening
         self._saves = Background(settings.commit_timeout_seconds)
         self._running: set[asyncio.Task[object]] = set()
         self._is_draining = False
@@ -89,7 +91,18 @@ class Desk:
         turn = await self._opening.open(asked)
         call = first_call(turn)
         counted = await self._provider.count(turn.request, call)
-        return estimated(turn, call) if counted is None else counted
+        return estimated(turn) if counted is None else counted
+
+    async def compact(self, asked: Asked) -> bytes:
+        """Compacts a context and stores nothing; gives the `response.compaction` object as JSON.
+
+        Raises what a turn would be refused with, and CompactionFailed.
+        """
+        turn = await self._opening.open(replace(asked, store=False, compact_only=True))
+        async with aclosing(run(turn, self._surroundings(None))) as batches:
+            async for batch in batches:
+                last = batch.events[-1]
+        return compacted(turn, last)
 
     @asynccontextmanager
     async def _leased(self, asked: Asked) -> AsyncIterator[Lease | None]:

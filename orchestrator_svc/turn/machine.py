@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from orchestrator_svc.context import carried
 from orchestrator_svc.context import parent as parents
 from orchestrator_svc.context.approvals import Approved, call_id_of
-from orchestrator_svc.context.budget import tokens_around
 from orchestrator_svc.context.carried import Carried
 from orchestrator_svc.context.parent import Continuation
 from orchestrator_svc.errors import InvalidRequest
 from orchestrator_svc.tools.base import Tool, ToolCall, ToolResult
 from orchestrator_svc.tools.names import flat_name
+from orchestrator_svc.turn import compacting
 from orchestrator_svc.turn import output as projection
 from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, ListTools, Record, Refuse, RunTools, Save
 from orchestrator_svc.turn.events import (
@@ -43,7 +43,7 @@ from orchestrator_svc.turn.events import (
 from orchestrator_svc.turn.output import MadeCall
 from orchestrator_svc.turn.response import body_of, response_of
 from orchestrator_svc.turn.shapes import parsed
-from orchestrator_svc.turn.state import Ending, Phase, Turn
+from orchestrator_svc.turn.state import Ending, Phase, Summary, Turn
 
 Step = tuple[Turn, tuple[Action, ...]]
 
@@ -63,13 +63,6 @@ def advance(turn: Turn, event: TurnEvent) -> Step:
 def first_call(turn: Turn) -> CallModel:
     """The turn's first model call, as it would be without the tools of MCP servers, which must be asked for them."""
     return _call(replace(turn, round=1))
-
-
-def estimated(turn: Turn, call: CallModel) -> int:
-    """How many tokens a model call takes, by estimate."""
-    items = (*turn.request.input, *turn.output.items)
-    around = tokens_around(turn.request.forwarded.get("instructions"), call.tools)
-    return turn.parent.tokens + sum(item.tokens for item in items) + around
 
 
 # Before the first round.
@@ -159,14 +152,44 @@ def _refused(turn: Turn, error: InvalidRequest) -> Step:
 
 
 def _next_round(turn: Turn) -> Step:
-    turn = replace(turn, round=turn.round + 1)
+    if compacting.is_due(turn):
+        return replace(turn, summary=Summary()), (compacting.asked(turn),)
+    if turn.request.compaction.only:
+        return _ended(turn, Ending("completed", completed_at=turn.at))
+    turn = compacting.with_estimate(replace(turn, round=turn.round + 1))
     return turn, (_call(turn),)
 
 
 def _call(turn: Turn) -> CallModel:
-    prompts = [turn.parent.context, *(item.rendered for item in (*turn.request.input, *turn.output.items))]
     tools = tuple(turn.output.tools.declarations())
-    return CallModel(turn.round, b",".join(filter(None, prompts)), tools, _choice(turn) if tools else None)
+    input = compacting.truncated(turn, compacting.prompts(turn))
+    return CallModel(turn.round, input, tools, _choice(turn) if tools else None)
+
+
+def _summary_sent(turn: Turn, summary: Summary, event: ModelSent) -> Step:
+    """What the model sends while it summarises is not shown; what comes of it is."""
+    terminal = event.events[-1] if event.events else None
+    summary = compacting.heard(summary, event.events)
+    if isinstance(terminal, ModelFinished):
+        usage = _summed(turn.usage, terminal.usage)
+        return _summarised(replace(turn, summary=None, usage=usage, at=event.at), summary if terminal.cut is None else Summary())
+    if isinstance(terminal, ModelFailed):
+        return _summarised(replace(turn, summary=None, at=event.at), Summary())
+    return replace(turn, summary=summary), ()
+
+
+def _summarised(turn: Turn, summary: Summary) -> Step:
+    """Goes on with the summary, or without one: a compaction that fails does not fail the turn, unless it is all that was asked for."""
+    if not summary.text.strip():
+        turn = replace(turn, compaction_failed=True)
+        if turn.request.compaction.only:
+            return _failed(turn, "compaction_failed", "The model gave no summary.")
+        return _next_round(turn)
+    turn, opening = _opened(turn)
+    turn, written = compacting.written(turn, summary.text)
+    turn, shown = _written(turn, written)
+    turn, more = _next_round(turn)
+    return turn, opening + shown + more
 
 
 def _choice(turn: Turn) -> object:
@@ -184,6 +207,8 @@ def _grace_passed(turn: Turn, event: GracePassed) -> Step:
 def _model_sent(turn: Turn, event: ModelSent) -> Step:
     if turn.phase not in _LIVE:
         return turn, ()
+    if turn.summary is not None:
+        return _summary_sent(turn, turn.summary, event)
     if turn.phase is Phase.WAITING and event.events and isinstance(event.events[0], ModelFailed):
         return replace(turn, phase=Phase.OVER), (Refuse(event.events[0].refusal),)
     turn, opening = _opened(turn)
@@ -227,7 +252,8 @@ def _shown(turn: Turn, events: tuple[ModelEvent, ...]) -> Step:
 
 
 def _model_finished(turn: Turn, finished: ModelFinished, at: int) -> Step:
-    turn = replace(turn, usage=_summed(turn.usage, finished.usage), at=at)
+    counted = finished.usage.input_tokens if finished.usage else 0
+    turn = replace(turn, usage=_summed(turn.usage, finished.usage), at=at, last_counted=counted)
     cut = finished.cut or _cut_by_limit(turn, finished.usage) or ("max_output_tokens" if turn.output.ends_cut else None)
     turn, closed = _written(turn, projection.close(turn.output, cut=cut is not None))
     turn, more = _round_ended(turn, cut)
@@ -254,7 +280,7 @@ def _round_ended(turn: Turn, cut: str | None) -> Step:
 
 def _has_output(turn: Turn) -> bool:
     """Whether the turn has anything to show but listings: a model that says nothing after its calls have run has answered."""
-    return any(item.body and item.type != "mcp_list_tools" for item in turn.output.items)
+    return any(item.body and item.type not in ("mcp_list_tools", "compaction") for item in turn.output.items)
 
 
 def _ended_without(turn: Turn, calls: Sequence[MadeCall], cut: str, told: str) -> Step:
@@ -397,17 +423,27 @@ def _record(turn: Turn, status: str, body: bytes) -> Record:
         open_call_ids=_open_calls(turn),
         body=body,
         carried=carried.write(_carried(turn)),
-        left_out=status not in _CONTINUABLE,
+        left_out=_left_out(turn, status, len(input)),
+        stands_alone=turn.compacted_from is not None,
     )
 
 
+def _left_out(turn: Turn, status: str, inputs: int) -> int:
+    """How many of the first items are in no checkpoint: all of a turn that cannot be continued, else those that a compaction stands for."""
+    if status not in _CONTINUABLE:
+        return inputs + len(turn.output.items)
+    if turn.compacted_from is None:
+        return 0
+    return inputs + len(turn.output.items) - len(compacting.own_items(turn))
+
+
 def _open_calls(turn: Turn) -> tuple[str, ...]:
-    return tuple(item.opens for item in turn.output.items if item.opens is not None)
+    return compacting.waiting_calls(turn) + tuple(item.opens for item in turn.output.items if item.opens is not None)
 
 
 def _carried(turn: Turn) -> Carried:
     listed = [event.server.server.label for event in turn.listed if event.error is None]
-    return carried.after(turn.parent.carried, turn.request.input + turn.output.items, listed)
+    return carried.after(turn.parent.carried, turn.request.input + turn.output.items, listed, turn.compacted_tokens)
 
 
 def _saved(turn: Turn, event: Saved) -> Step:
@@ -434,8 +470,10 @@ def _continuation(turn: Turn) -> bytes:
     request, ending = turn.request, turn.ending
     if not request.keep_continuation or request.store or ending is None or ending.status not in _CONTINUABLE:
         return b""
-    items = turn.parent.unstored + request.input + turn.output.items
-    kept = Continuation(turn.response_id, turn.parent.response_id, items, _open_calls(turn), _carried(turn))
+    items, stored_id = turn.parent.unstored + request.input + turn.output.items, turn.parent.response_id
+    if turn.compacted_from is not None:
+        items, stored_id = compacting.own_items(turn), ""
+    kept = Continuation(turn.response_id, stored_id, items, _open_calls(turn), _carried(turn))
     return parents.write(kept)
 
 

@@ -4,7 +4,7 @@ IO stands here and in `desk`; what the pieces mean is decided in `context` and `
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from orchestrator_svc.errors import (
 )
 from orchestrator_svc.history import Head, History
 from orchestrator_svc.items import Item
-from orchestrator_svc.request import Asked, ToolKinds, TurnRequest, read_request
+from orchestrator_svc.request import Asked, CompactionRules, ToolKinds, TurnRequest, read_request
 from orchestrator_svc.settings import OrchestratorSettings
 from orchestrator_svc.turn.output import Output
 from orchestrator_svc.turn.state import Limits, Turn
@@ -38,19 +38,24 @@ class Opening:
 
     history: History
     kinds: ToolKinds
+    rules: CompactionRules
+    thresholds: Mapping[str, int]
     provider: str
     settings: OrchestratorSettings
 
     async def open(self, asked: Asked) -> Turn:
         """A turn that may begin. Raises whatever it is to be refused with."""
         block = _block(asked)
-        request = read_request(asked, self.kinds, partial(_next_id, block, iter(range(1, 1 << 32))))
+        request = read_request(asked, self.kinds, self._rules(asked.model), partial(_next_id, block, iter(range(1, 1 << 32))))
         parent = await self._parent(asked)
         draft = Draft(request, self.kinds.specs, carried=parent.carried, open_call_ids=parent.open_call_ids)
         draft = assembled(replace(draft, stored=await self._found(draft)))
         if parent.is_full:
             block = _moved(block, asked)
         return self._turn(block, draft, parent)
+
+    def _rules(self, model: str) -> CompactionRules:
+        return replace(self.rules, threshold=self.thresholds.get(model, self.rules.threshold))
 
     async def _parent(self, asked: Asked) -> Parent:
         if asked.conversation_id is not None:
@@ -89,10 +94,17 @@ class Opening:
                 next_id=1 + len(request.input),
                 tools=request.tools,
                 include=request.include,
+                seal=_sealer(request),
                 call_ids=call_ids_in((parent.context, *(item.rendered for item in request.input))),
             ),
             approved=draft.approved,
         )
+
+
+def _sealer(request: TurnRequest) -> Callable[[bytes], str] | None:
+    if "reasoning.encrypted_content" not in request.include:
+        return None
+    return partial(request.compaction.seals.seal, request.owner, "reasoning")
 
 
 def _block(asked: Asked) -> IdBlock:

@@ -10,7 +10,8 @@ This file alone knows the order of stream events. Its rules (the Responses wire)
 It does no IO. While a batch of events is written a `_Pen` holds the working state; before and after there are only values.
 """
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 import msgspec
@@ -18,7 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from orchestrator_svc.context.rendering import NOTHING, call_and_output
-from orchestrator_svc.items import MODEL_ONLY, PREFIXES, Item, JsonObject, encode, make, make_called, make_model_only
+from orchestrator_svc.items import MODEL_ONLY, PREFIXES, Item, JsonObject, encode, make, make_called, make_model_only, make_standing_for
 from orchestrator_svc.tools.base import Citation, ListedTool, Tool, ToolCall, ToolResult
 from orchestrator_svc.tools.table import ToolTable
 from orchestrator_svc.turn import parts, shapes
@@ -78,6 +79,7 @@ class Output(Struct, frozen=True):
     next_id: int
     tools: ToolTable = field(default_factory=ToolTable)
     include: frozenset[str] = frozenset()
+    seal: Callable[[bytes], str] | None = None
     sequence: int = 0
     announced: int = 0
     ordered: int = 0
@@ -92,6 +94,10 @@ class Output(Struct, frozen=True):
     def items(self) -> tuple[Item, ...]:
         """The finished items in order, those that only the model sees among them."""
         return tuple(item for _, item in sorted(self.closed, key=lambda pair: pair[0]))
+
+    def items_from(self, order: int) -> tuple[Item, ...]:
+        """The finished items from one place in the order on."""
+        return tuple(item for place, item in sorted(self.closed, key=lambda pair: pair[0]) if place >= order)
 
     @property
     def ends_cut(self) -> bool:
@@ -152,6 +158,13 @@ def show_listing(output: Output, label: str, listed: Sequence[ListedTool], error
     """Writes the listing of one MCP server, or why there is none."""
     pen = _Pen(output)
     pen.show_listing(label, listed, error)
+    return pen.lifted()
+
+
+def show_compaction(output: Output, blob: str, window: bytes) -> Written:
+    """Writes a compaction: clients see the blob, the model sees the window."""
+    pen = _Pen(output)
+    pen.show_compaction(blob, window)
     return pen.lifted()
 
 
@@ -350,7 +363,17 @@ class _Pen:
             self._close_call(item, status)
         else:
             item = self._part_closed(item if item.id else self._placed(item))
-            self._done(item, make(item.id, _body(item, status), self._output.provider))
+            self._done(item, self._sealed(make(item.id, _body(item, status), self._output.provider)))
+
+    def _sealed(self, made: Item) -> Item:
+        """Plain reasoning with a blob that a client can send back in its place, where it asks for that."""
+        seal = self._output.seal
+        if made.type != "reasoning" or seal is None or not made.rendered or made.origin:
+            return made
+        body = msgspec.json.decode(made.body, type=JsonObject)
+        if body.get("encrypted_content"):
+            return made
+        return dataclasses.replace(made, body=encode(body | {"encrypted_content": seal(made.rendered)}), prompt=made.rendered)
 
     def _close_call(self, item: _OpenItem, status: str) -> None:
         """A client's call is closed; the gateway's own is kept for its result, unless it was cut."""
@@ -455,6 +478,15 @@ class _Pen:
         self._event("response.mcp_list_tools.failed" if error else "response.mcp_list_tools.completed", place)
         body["tools"] = [_listed(tool) for tool in listed]
         self._done(item, make(item.id, body | ({"error": error} if error else {})))
+
+    def show_compaction(self, blob: str, window: bytes) -> None:
+        item = replace(self._ordered_now(_OpenItem(key=-1, type="compaction")), index=self._announced)
+        self._announced += 1
+        place: JsonObject = {"item_id": item.id, "output_index": item.index}
+        body: JsonObject = {"type": "compaction", "encrypted_content": blob}
+        self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | body | {"encrypted_content": ""}})
+        self._event("response.compaction.compacting", place)
+        self._done(item, make_standing_for(item.id, body, window))
 
     def _public(self, item: _OpenItem, result: ToolResult) -> JsonObject:
         public = dict(result.public)

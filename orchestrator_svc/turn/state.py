@@ -39,6 +39,12 @@ class Ending(Struct, frozen=True):
     message: str | None = None
 
 
+class Summary(Struct, frozen=True):
+    """A summary that the model is writing."""
+
+    text: str = ""
+
+
 class Turn(Struct, frozen=True):
     """One turn. `created_at` is in seconds since 1970.
 
@@ -46,6 +52,9 @@ class Turn(Struct, frozen=True):
     that have not answered yet, `listed` the answers of the others, `listings` those of them that are to be shown. `awaited` are the call
     ids of tools that run, `calls_made` counts calls of gateway-owned tools; once `silenced` the model may make no more. `at` is when the
     model last ended, in seconds since 1970.
+
+    `summary` is what the model has written of one, while it does; `compacted_from` is the place of the item that stands for all before it,
+    `compacted_tokens` its size. `last_estimate` and `last_counted` are the input tokens of the last model call, estimated and counted.
     """
 
     response_id: str
@@ -65,6 +74,12 @@ class Turn(Struct, frozen=True):
     awaited: frozenset[str] = frozenset()
     calls_made: int = 0
     at: int | None = None
+    summary: Summary | None = None
+    compacted_from: int | None = None
+    compacted_tokens: int = 0
+    compaction_failed: bool = False
+    last_estimate: int = 0
+    last_counted: int = 0
     silenced: bool = False
     ending: Ending | None = None
     pending: StreamEvent | None = None

@@ -1,4 +1,4 @@
-"""A history's database for turns that are run for real, and how much the property tests of the orchestrator try: no wall clock judges them."""
+"""A database for turns that are run for real, and how much the property tests of the orchestrator try: no wall clock judges them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

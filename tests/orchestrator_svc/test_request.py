@@ -8,7 +8,7 @@ from orchestrator_svc.errors import InvalidRequest, Unsupported
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.request import ECHO_DEFAULTS, NEVER_FORWARDED, ToolKinds, engine_fields, read_request
 from tests.fakes.strict import refusal
-from tests.orchestrator_svc.turns import HELLO, SPECS, WEATHER, asked, request
+from tests.orchestrator_svc.turns import HELLO, RULES, SPECS, WEATHER, asked, request
 
 FIELDS: JsonObject = {
     "instructions": "Be short.",
@@ -126,9 +126,8 @@ def test_the_secrets_of_a_tool_are_not_echoed() -> None:
 @pytest.mark.parametrize(
     ("given", "param"),
     [
-        ({"context_management": [{"type": "compaction"}]}, "context_management"),
+        ({"context_management": [{"type": "clearing"}]}, "context_management[0].type"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"truncation": "auto"}, "truncation"),
         ({"tools": [WEATHER, {"type": "code_interpreter"}]}, "tools[1].type"),
         ({"tools": [{"type": None}]}, "tools[0].type"),
     ],
@@ -175,12 +174,12 @@ def test_a_choice_among_the_tools_is_taken(choice: object) -> None:
 def test_parameters_that_are_no_object_are_refused(parameters: bytes) -> None:
     given = asked(HELLO)
     with pytest.raises(InvalidRequest):
-        read_request(type(given)("ada", "m", None, True, given.input, parameters), ToolKinds(SPECS), str)
+        read_request(type(given)("ada", "m", None, True, given.input, parameters), ToolKinds(SPECS), RULES, str)
 
 
 def test_a_model_is_needed() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        read_request(type(asked())("ada", "", None, True, asked(HELLO).input, b"{}"), ToolKinds(SPECS), str)
+        read_request(type(asked())("ada", "", None, True, asked(HELLO).input, b"{}"), ToolKinds(SPECS), RULES, str)
 
     assert caught.value.param == "model"
 
@@ -196,7 +195,7 @@ def test_an_input_is_needed_where_there_is_nothing_to_continue_from_b013() -> No
 def test_half_a_pair_in_the_parameters_is_replaced_b135() -> None:
     given = asked(HELLO)
     parameters = b'{"instructions":"\\ud83d","metadata":{"a":"\\ud83d\\ude00\\ud83d"}}'
-    read = read_request(type(given)("ada", "m", None, True, given.input, parameters), ToolKinds(SPECS), str)
+    read = read_request(type(given)("ada", "m", None, True, given.input, parameters), ToolKinds(SPECS), RULES, str)
 
     assert read.forwarded == {"instructions": "\ufffd"}
     assert read.echo["metadata"] == {"a": "\U0001f600\ufffd"}

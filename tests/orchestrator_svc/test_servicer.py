@@ -77,7 +77,7 @@ async def test_a_turn_travels_as_its_events(client: Client) -> None:
         ({"model": ""}, grpc.StatusCode.INVALID_ARGUMENT, "invalid_request", "model"),
         ({"input": []}, grpc.StatusCode.INVALID_ARGUMENT, "invalid_request", "input"),
         ({"input": [b"5"]}, grpc.StatusCode.INVALID_ARGUMENT, "invalid_request", "input[0]"),
-        ({"parameters": b'{"truncation":"auto"}'}, grpc.StatusCode.INVALID_ARGUMENT, "unsupported", "truncation"),
+        ({"parameters": b'{"prompt":{"id":"p"}}'}, grpc.StatusCode.INVALID_ARGUMENT, "unsupported", "prompt"),
         (
             {"previous_response_id": "resp_1"},
             grpc.StatusCode.INVALID_ARGUMENT,

@@ -27,12 +27,13 @@ from orchestrator_svc.tools import web_search
 from orchestrator_svc.tools.base import ListedTool, McpServer, ToolCall, ToolFailed, ToolResult
 from orchestrator_svc.tools.toolbox import Toolbox
 from orchestrator_svc.turn.desk import Desk
+from orchestrator_svc.turn.opening import Opening
 from svckit.grpc_client import Caller
 from svckit.local_channel import LocalChannel
 from svckit.settings import GrpcSettings
 from tests.fakes.engine import FakeEngine
 from tests.fakes.streams import check_response, check_stream
-from tests.orchestrator_svc.turns import asked
+from tests.orchestrator_svc.turns import RULES, asked
 from turnkeep.history.v1 import history_pb2
 from turnkeep.history.v1.history_pb2_grpc import HistoryServiceStub
 
@@ -198,7 +199,7 @@ async def open_world(database: str, tools: AbstractAsyncContextManager[Toolbox] 
         store = History(channel, Caller(GrpcSettings()), orchestrator)
         async with (
             open_provider(EngineSettings(url=engine.url), orchestrator) as provider,
-            Desk(provider, store, used, orchestrator) as desk,
+            Desk(provider, store, used, Opening(store, used.kinds, RULES, {}, "engine", orchestrator), orchestrator) as desk,
         ):
             yield World(engine, desk, search, mcp, lister, HistoryServiceStub(channel))
             await desk.drain()

@@ -155,7 +155,8 @@ def shown(event: StreamEvent) -> str:
     del fields["type"], fields["sequence_number"]
     if isinstance(response := fields.get("response"), dict):
         fields = {key: response[key] for key in ALWAYS_SHOWN if response[key] not in (None, [])}
-        fields |= {"usage": f"{usage['input_tokens']}/{usage['output_tokens']}" for usage in [response["usage"]] if usage}
+        if usage := response["usage"]:
+            fields["usage"] = f"{usage['input_tokens']}/{usage['output_tokens']}"
         fields |= {"output": [item["id"] for item in response["output"]]} if response["output"] else {}
     return f"{name} {place_of(fields)}{msgspec.json.encode(fields).decode() if fields else ''}".rstrip()
 

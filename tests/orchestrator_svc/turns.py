@@ -8,8 +8,9 @@ import msgspec
 
 from orchestrator_svc.context.parent import Parent
 from orchestrator_svc.context.pipeline import Draft, assembled
+from orchestrator_svc.context.sealing import Seals
 from orchestrator_svc.items import JsonObject
-from orchestrator_svc.request import Asked, ToolKinds, TurnRequest, read_request
+from orchestrator_svc.request import Asked, CompactionRules, ToolKinds, TurnRequest, read_request
 from orchestrator_svc.tools import web_search
 from orchestrator_svc.turn.actions import Action, Emit, Record, Save, StreamEvent
 from orchestrator_svc.turn.events import ModelEvent, ModelSent, TurnEvent
@@ -23,6 +24,7 @@ BLOCK = IdBlock(0, 0)
 HELLO: JsonObject = {"type": "message", "role": "user", "content": "hello"}
 WEATHER: JsonObject = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 SPECS = dict.fromkeys(web_search.SPEC.kinds, web_search.SPEC)
+RULES = CompactionRules(Seals(("a secret of tests",)))
 LIMITS = Limits(max_rounds=10, max_output_chars=1000, max_output_items=10)
 
 
@@ -35,7 +37,7 @@ def asked(*input: JsonObject, previous_response_id: str | None = None, store: bo
 def request(*input: JsonObject, **given: object) -> TurnRequest:
     """A request, read; its items without ids get the first ids of BLOCK."""
     numbers = count(1)
-    read = read_request(asked(*input, **given), ToolKinds(SPECS), lambda prefix: BLOCK.id(prefix, next(numbers)))  # type: ignore[arg-type]
+    read = read_request(asked(*input, **given), ToolKinds(SPECS), RULES, lambda prefix: BLOCK.id(prefix, next(numbers)))  # type: ignore[arg-type]
     return assembled(Draft(read, SPECS)).request
 
 

@@ -56,9 +56,8 @@ async def asked(client: Client, engine: FakeEngine, server: FakeMcpServer, name:
 
 
 @pytest.mark.parametrize("approve", [True, False])
-async def test_a_call_runs_once_it_is_approved_and_not_before_b069(
-    ada: Client, engine: FakeEngine, docs: FakeMcpServer, approve: bool
-) -> None:
+async def test_a_call_runs_once_it_is_approved_and_not_before(ada: Client, engine: FakeEngine, docs: FakeMcpServer, approve: bool) -> None:
+    """B069."""
     first = await asked(ada, engine, docs)
     assert (types_of(first["output"]), names(docs)) == (["mcp_list_tools", "mcp_approval_request"], [])
     engine.play(text("So be it."))
@@ -68,7 +67,8 @@ async def test_a_call_runs_once_it_is_approved_and_not_before_b069(
     assert ("deleted" in texts(engine.posts[1])) is approve
 
 
-async def test_an_answer_twice_or_to_nothing_is_refused_b072(ada: Client, bob: Client, engine: FakeEngine, docs: FakeMcpServer) -> None:
+async def test_an_answer_twice_or_to_nothing_is_refused(ada: Client, bob: Client, engine: FakeEngine, docs: FakeMcpServer) -> None:
+    """B072."""
     first = await asked(ada, engine, docs)
     engine.play(text("Done."))
     second = await ada.create(word(first), previous_response_id=first["id"], tools=[tool(docs)])
@@ -123,11 +123,11 @@ def _approving(response: Json, server: FakeMcpServer) -> Json:
     return {"model": "m", "input": word(response), "previous_response_id": response["id"], "tools": [tool(server)]}
 
 
-async def test_secrets_of_a_server_are_used_and_stand_nowhere_b086_b087(
+async def test_secrets_of_a_server_are_used_and_stand_nowhere(
     ada: Client, gateway: Gateway, engine: FakeEngine, docs: FakeMcpServer, database: str
 ) -> None:
-    """Authorization and headers reach the server and nothing else: no reply, event, row, log, metric or engine request; nor does our key
-    reach the server, also when it says the headers back, and when it refuses them."""
+    """B086, B087: they reach the server and nothing else: no reply, event, row, log, metric or engine request, also when
+    the server says them back or cannot be reached; nor does our key reach the server."""
     token, header = marker("mcp-token"), marker("mcp-header")
     url = docs.url.replace("http://", f"http://user:{marker('mcp-password')}@") + f"?key={marker('mcp-query')}"
     secret = tool(docs, authorization=token, headers={"X-Api-Secret": header}, require_approval="never")

@@ -59,10 +59,10 @@ def outputs(received: Received) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_mixed_turn_runs_ours_returns_the_clients_and_goes_on_b053(
+async def test_a_mixed_turn_runs_ours_returns_the_clients_and_goes_on(
     ada: Client, engine: FakeEngine, web: FakeWeb, docs: FakeMcpServer, streaming: bool
 ) -> None:
-    """Search, MCP, function and custom tool in one turn, whole and streamed, then the turn that answers them, then one more."""
+    """B053: search, MCP, function and custom tool in one turn, whole and streamed, then the turn that answers them, then one more."""
     tools = [SEARCH, tool(docs), LOOK, PATCH]
     engine.play(mixed_calls(), text("All done, see https://www.postgresql.org/docs/rangetypes.html."), text("Bye."))
     answers: list[Json] = [
@@ -102,8 +102,8 @@ async def test_a_turn_that_streams_and_one_that_does_not_are_the_same(
 @pytest.mark.parametrize(
     "answer", [Answer(500), Answer(429), Answer(body=b"<html>"), Answer(body=b"", ending="cut")], ids=["500", "429", "html", "cut"]
 )
-async def test_a_search_that_fails_says_so_everywhere_b062(ada: Client, engine: FakeEngine, web: FakeWeb, answer: Answer) -> None:
-    """Item, GET and model agree: failed, with an action; the turn goes on."""
+async def test_a_search_that_fails_says_so_everywhere(ada: Client, engine: FakeEngine, web: FakeWeb, answer: Answer) -> None:
+    """B062: item, GET and model agree: failed, with an action; the turn goes on."""
     web.answers["/search"] = answer
     engine.play(function_call("web_search", {"query": "x"}, "call_s"), text("Sorry."))
     turned = await ada.stream("hello", tools=[SEARCH])
@@ -169,7 +169,8 @@ async def test_a_server_with_a_private_address_is_not_reached(ada: Client, engin
     assert item["error"]
 
 
-async def test_an_undeclared_tool_of_a_server_runs_nothing_b057(ada: Client, engine: FakeEngine, docs: FakeMcpServer) -> None:
+async def test_an_undeclared_tool_of_a_server_runs_nothing(ada: Client, engine: FakeEngine, docs: FakeMcpServer) -> None:
+    """B057."""
     engine.play(function_call("docs__nobody", {}), text("Sorry."))
     response = await ada.create("hello", tools=[tool(docs)])
     assert (types_of(response["output"]), docs.calls) == (["mcp_list_tools", "message"], [])

@@ -50,8 +50,8 @@ async def refusal(world: World, *input: JsonObject, **fields: object) -> tuple[s
 
 
 @pytest.mark.parametrize("approval", ["always", None])
-async def test_nothing_runs_before_it_is_approved_b069(world: World, approval: str | None) -> None:
-    """The default is to ask; the turn ends with the request, whole from the start, and no call of it."""
+async def test_nothing_runs_before_it_is_approved(world: World, approval: str | None) -> None:
+    """B069: the default is to ask; the turn ends with the request, whole from the start, and no call of it."""
     turned = await asked(world, server(require_approval=approval))
     assert turned.response["status"] == "completed"
     assert turned.story[-2:] == ["output_item.added", "output_item.done"]
@@ -59,7 +59,8 @@ async def test_nothing_runs_before_it_is_approved_b069(world: World, approval: s
     assert world.mcp.calls == []
 
 
-async def test_the_request_has_one_id_everywhere_b072(world: World) -> None:
+async def test_the_request_has_one_id_everywhere(world: World) -> None:
+    """B072."""
     turned = await asked(world)
     streamed = [cast(JsonObject, event["item"])["id"] for event in turned.events if "item" in event][-2:]
     stored = cast(list[JsonObject], (await world.stored(turned.id))["output"])[-1]["id"]
@@ -75,8 +76,8 @@ async def test_a_request_that_could_not_be_run_goes_back_to_the_model(world: Wor
     assert "not a JSON object" in str(seen(world)[1]["output"])
 
 
-async def test_approval_is_asked_for_server_by_server_b071(world: World) -> None:
-    """One server is free and one is not: the free call runs, the other waits, and approving it does not run the first again."""
+async def test_approval_is_asked_for_server_by_server(world: World) -> None:
+    """B071: one server is free and one is not: the free call runs, the other waits, and approving it does not run the first again."""
     tools = [server("free"), server("docs", require_approval="always")]
     world.lister.tools_of |= {"free": listed("read"), "docs": listed("delete")}
     world.engine.play(function_call("free__read", {}, "c0") + delete(), text("Done."))  # type: ignore[operator]
@@ -194,7 +195,8 @@ async def test_credentials_are_those_of_the_request_that_approves(world: World) 
 
 
 @pytest.mark.parametrize("id", ["mcpr_nobody", f"mcpr_{'0' * 40}", "", "x" * 200])
-async def test_an_answer_to_nothing_is_refused_b072(world: World, id: str) -> None:
+async def test_an_answer_to_nothing_is_refused(world: World, id: str) -> None:
+    """B072."""
     turned = await asked(world)
     told: JsonObject = {"type": "mcp_approval_response", "approval_request_id": id, "approve": True}
     assert await refusal(world, told, previous_response_id=turned.id, tools=[GATED]) == (
@@ -204,7 +206,8 @@ async def test_an_answer_to_nothing_is_refused_b072(world: World, id: str) -> No
     assert len(world.engine.posts) == 1
 
 
-async def test_an_answer_to_what_was_answered_is_refused_b072(world: World) -> None:
+async def test_an_answer_to_what_was_answered_is_refused(world: World) -> None:
+    """B072."""
     turned = await asked(world)
     world.engine.play(text("Deleted."))
     last = await world.turn(answer_to(turned), previous_response_id=turned.id, tools=[GATED])
@@ -216,8 +219,8 @@ async def test_an_answer_to_what_was_answered_is_refused_b072(world: World) -> N
     )
 
 
-async def test_a_foreign_request_cannot_be_answered_b072(world: World) -> None:
-    """Another owner, and another conversation of the same owner that sends nothing of it."""
+async def test_a_foreign_request_cannot_be_answered(world: World) -> None:
+    """B072: another owner, and another conversation of the same owner that sends nothing of it."""
     turned = await asked(world)
     place = ("invalid_request", "input[0].approval_request_id")
     assert await refusal(world, answer_to(turned), owner="bob", tools=[GATED]) == place
@@ -240,8 +243,8 @@ async def test_a_request_that_is_sent_back_is_the_one_that_is_stored(world: Worl
     assert last.types[-2:] == ["mcp_call", "message"]
 
 
-async def test_a_past_with_its_approval_is_not_lived_again_b063(world: World) -> None:
-    """The whole transcript comes back: no call runs again, and the model sees what a chain would show it."""
+async def test_a_past_with_its_approval_is_not_lived_again(world: World) -> None:
+    """B063: the whole transcript comes back: no call runs again, and the model sees what a chain would show it."""
     turned = await asked(world)
     world.engine.play(text("Deleted."))
     last = await world.turn(answer_to(turned), previous_response_id=turned.id, tools=[GATED])
@@ -262,8 +265,8 @@ async def test_an_unstored_request_can_be_sent_back_and_approved(world: World) -
 # Listings.
 
 
-async def test_a_server_is_shown_once_in_a_chain_b074(world: World) -> None:
-    """The second turn shows only the new server, and offers what its own allowed_tools say."""
+async def test_a_server_is_shown_once_in_a_chain(world: World) -> None:
+    """B074: the second turn shows only the new server, and offers what its own allowed_tools say."""
     world.lister.tools_of |= {"a": listed("one", "two"), "b": listed("three")}
     world.engine.play(text("1"), text("2"), text("3"))
     first = await world.turn(HELLO, tools=[server("a")])

@@ -43,8 +43,8 @@ def output_of(call: JsonObject, output: object = "seen", kind: str = "function_c
 
 
 @pytest.mark.parametrize("written", INPUTS)
-async def test_a_custom_input_is_the_same_to_the_byte_over_turns_b060(world: World, written: str) -> None:
-    """In deltas, done, item, GET, and in what the model sees two turns later; the output keeps its shape."""
+async def test_a_custom_input_is_the_same_to_the_byte_over_turns(world: World, written: str) -> None:
+    """B060: in deltas, done, item, GET, and in what the model sees two turns later; the output keeps its shape."""
     world.engine.play(function_call("apply_patch", json.dumps({"input": written})), text("Ok."), text("Ok."))
     turned = await world.turn(HELLO, tools=[PATCH])
     call = called(turned, "custom_tool_call")
@@ -60,7 +60,8 @@ async def test_a_custom_input_is_the_same_to_the_byte_over_turns_b060(world: Wor
         assert input[2]["output"] == parts
 
 
-async def test_a_custom_call_is_told_in_the_recorded_order_b060(world: World) -> None:
+async def test_a_custom_call_is_told_in_the_recorded_order(world: World) -> None:
+    """B060."""
     world.engine.play(function_call("apply_patch", {"input": "x"}))
     turned = await world.turn(HELLO, tools=[PATCH])
     steps = ["output_item.added", "custom_tool_call_input.delta", "custom_tool_call_input.done", "output_item.done"]
@@ -80,8 +81,8 @@ async def test_a_custom_call_without_an_input_shows_what_the_model_wrote(world: 
 # Namespaces.
 
 
-async def test_a_member_is_known_by_its_namespace_in_every_event_b059(world: World) -> None:
-    """No event, and nothing stored, holds the flat name; a chain and a transcript show the engine the flat one again."""
+async def test_a_member_is_known_by_its_namespace_in_every_event(world: World) -> None:
+    """B059: no event, and nothing stored, holds the flat name; a chain and a transcript show the engine the flat one again."""
     world.engine.play(function_call("crm__lookup", {"id": 7}), text("Bob."), text("Bob."))
     choice = {"type": "function", "name": "lookup", "namespace": "crm"}
     turned = await world.turn(HELLO, tools=[CRM], tool_choice=choice)
@@ -108,8 +109,8 @@ async def test_a_custom_member_keeps_namespace_and_input(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["n" * 65, "n" * 128, "with space", "mit.Punkt", "é"])
-async def test_a_name_that_no_engine_takes_is_the_clients_all_the_same_b080(world: World, name: str) -> None:
-    """The strict engine takes the tool, its call and the history; the client sees its own name only."""
+async def test_a_name_that_no_engine_takes_is_the_clients_all_the_same(world: World, name: str) -> None:
+    """B080: the strict engine takes the tool, its call and the history; the client sees its own name only."""
     tool: JsonObject = {"type": "function", "name": name, "parameters": {"type": "object"}}
     world.engine.default = lambda received: function_call(str(received.json["tools"][0]["name"]), {})  # type: ignore[index]
     turned = await world.turn(HELLO, tools=[tool])
@@ -199,8 +200,8 @@ async def everything(world: World) -> tuple[Turned, list[JsonObject], list[JsonO
     return turned, answers, tools
 
 
-async def test_every_kind_of_output_can_be_sent_back_and_is_what_a_chain_shows_b063(world: World) -> None:
-    """The strict engine takes both inputs, and but for what only the model saw they are the same; GET still has every field (B065)."""
+async def test_every_kind_of_output_can_be_sent_back_and_is_what_a_chain_shows(world: World) -> None:
+    """B063, B065: the strict engine takes both inputs, the same but for what only the model saw; GET still has every field."""
     turned, answers, tools = await everything(world)
     kinds = ["mcp_list_tools", "reasoning", "message", "web_search_call", "mcp_call", "message", "function_call", "custom_tool_call"]
     assert turned.types == [*kinds, "function_call", "tool_search_call"]
@@ -242,8 +243,8 @@ async def test_a_foreign_item_is_not_regained(world: World) -> None:
     assert [item["type"] for item in world.inputs()[-1]] == ["message"]
 
 
-async def test_nulls_of_an_sdk_are_taken_back_b063(world: World) -> None:
-    """model_dump() writes null for every optional field."""
+async def test_nulls_of_an_sdk_are_taken_back(world: World) -> None:
+    """B063: model_dump() writes null for every optional field."""
     turned = await stateless(world)
     dumped = [item | {"status": None, "created_by": None} for item in turned.output if item["type"] != "message"]
     world.engine.play(text("Ok."))

@@ -66,7 +66,8 @@ def refusal(*tools: JsonObject, **fields: object) -> tuple[type[ServiceError], s
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 70, 128])
-def test_names_of_any_length_are_legal_and_the_client_keeps_its_own_b080(length: int) -> None:
+def test_names_of_any_length_are_legal_and_the_client_keeps_its_own(length: int) -> None:
+    """B080."""
     name = "n" * length
     (declared,) = table(function(name)).declarations()
     assert LEGAL.match(str(declared["name"]))
@@ -74,7 +75,8 @@ def test_names_of_any_length_are_legal_and_the_client_keeps_its_own_b080(length:
     assert found(table(function(name)), str(declared["name"])).name == name
 
 
-def test_a_long_tool_of_a_server_keeps_its_name_for_the_server_b080() -> None:
+def test_a_long_tool_of_a_server_keeps_its_name_for_the_server() -> None:
+    """B080."""
     read = with_server(mcp(), a_listed("x" * 70))
     (declared,) = read.declarations()
     tool = found(read, str(declared["name"]))
@@ -95,18 +97,20 @@ def test_flat_names_are_the_same_in_every_process() -> None:
 
 
 @given(st.lists(NAMES, min_size=2, max_size=20, unique=True))
-def test_names_that_differ_stay_different_b081(names: list[str]) -> None:
-    """Unless they are refused, every tool has a name of its own that leads back to it."""
+def test_names_that_differ_stay_different(names: list[str]) -> None:
+    """B081: unless they are refused, every tool has a name of its own that leads back to it."""
     read = with_server(mcp(), *map(a_listed, names))
     assert sorted(found(read, str(one["name"])).name for one in read.declarations()) == sorted(names)
 
 
-def test_tails_that_are_cut_off_still_tell_names_apart_b081() -> None:
+def test_tails_that_are_cut_off_still_tell_names_apart() -> None:
+    """B081."""
     read = with_server(mcp(), a_listed("t" * 70 + "a"), a_listed("t" * 70 + "b"))
     assert len({one["name"] for one in read.declarations()}) == 2
 
 
-def test_servers_whose_labels_begin_alike_keep_their_tools_apart_b081() -> None:
+def test_servers_whose_labels_begin_alike_keep_their_tools_apart() -> None:
+    """B081."""
     first, second = "l" * 60 + "1", "l" * 60 + "2"
     read = table(mcp(first), mcp(second))
     for one in read.mcp:
@@ -137,7 +141,8 @@ def test_a_listed_tool_that_takes_a_name_is_refused() -> None:
     assert refused.value.param == "tools[1]"
 
 
-def test_members_of_two_namespaces_may_have_one_name_b059() -> None:
+def test_members_of_two_namespaces_may_have_one_name() -> None:
+    """B059."""
     read = table(namespace("crm", function("lookup")), namespace("erp", function("lookup")))
     assert [(found(read, flat).group, found(read, flat).name) for flat in ("crm__lookup", "erp__lookup")] == [
         ("crm", "lookup"),
@@ -153,7 +158,8 @@ def test_a_function_goes_to_the_engine_without_what_only_clients_know() -> None:
     assert declared == function("look", strict=True)
 
 
-def test_a_custom_tool_is_a_function_of_one_string_whose_grammar_is_told_b060() -> None:
+def test_a_custom_tool_is_a_function_of_one_string_whose_grammar_is_told() -> None:
+    """B060."""
     (declared,) = table(custom("patch", description="Edits.", format=GRAMMAR)).declarations()
     parameters = declared["parameters"]
     assert isinstance(parameters, dict)
@@ -167,7 +173,8 @@ def test_no_format_of_a_custom_tool_is_refused(format: JsonObject | None) -> Non
     assert len(table(custom("patch", format=format)).declarations()) == 1
 
 
-def test_a_namespace_is_a_function_for_each_member_b059() -> None:
+def test_a_namespace_is_a_function_for_each_member() -> None:
+    """B059."""
     read = table(namespace("crm", function("lookup"), custom("note")))
     assert [one["name"] for one in read.declarations()] == ["crm__lookup", "crm__note"]
     assert found(read, "crm__note").kind == "custom"
@@ -253,7 +260,8 @@ def test_a_configured_server_needs_no_address() -> None:
         ({}, ["read", "write", "other"]),
     ],
 )
-def test_what_nobody_has_said_to_be_free_needs_an_approval_b069(approval: object, gated: list[str]) -> None:
+def test_what_nobody_has_said_to_be_free_needs_an_approval(approval: object, gated: list[str]) -> None:
+    """B069."""
     listed = (a_listed("read", read_only=True), a_listed("write"), a_listed("other", read_only=False))
     read = with_server(mcp(require_approval=approval), *listed)
     assert [tool.name for tool in read.tools.values() if tool.needs_approval] == gated
@@ -351,7 +359,8 @@ def test_allowed_tools_leave_the_list_and_bar_the_rest(reference: JsonObject, al
 # The echo.
 
 
-def test_a_server_is_echoed_without_its_secrets_b087() -> None:
+def test_a_server_is_echoed_without_its_secrets() -> None:
+    """B087."""
     url = "https://user:pw@docs.example/mcp?key=k#x"
     echoed = request(HELLO, tools=[mcp(server_url=url, headers={"x": "S1"}, authorization="S2", allowed_tools=["find"])]).echo["tools"]
     assert echoed == [

@@ -64,6 +64,7 @@ class ConversationNotFound(ServiceError):
 
     code = StatusCode.NOT_FOUND
     reason = "conversation_not_found"
+    param = "conversation"
 
 
 class ItemNotFound(ServiceError):

@@ -10,7 +10,10 @@ REQUESTS = Counter(
     ["route", "method", "status"],
 )
 REQUEST_SECONDS = Histogram(
-    "turnkeep_edge_request_seconds", "How long a request took, its stream included.", ["route"], buckets=_LATENCY_BUCKETS
+    "turnkeep_edge_request_seconds",
+    "How long a request took, its stream included; WebSockets are left out.",
+    ["route"],
+    buckets=_LATENCY_BUCKETS,
 )
 IN_FLIGHT = Gauge("turnkeep_edge_requests_in_flight", "HTTP requests that are running now.", multiprocess_mode="livesum")
 FIRST_EVENT_SECONDS = Histogram(

@@ -28,6 +28,7 @@ HEAD_MADE = web.RequestKey("head_made", bool)
 
 API_PREFIX = "/v1/"
 METHODS = ("GET", "POST", "DELETE")
+SWITCHED = 101
 STREAMED = 200
 CLIENT_LEFT = 499
 UNMATCHED = "unmatched"
@@ -128,7 +129,9 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def _status_left_by(request: web.Request) -> int:
-    """A client that had its terminal event was answered, although it hung up before the very end."""
+    """A client that had its terminal event was answered, although it hung up before the very end; so was one that had its WebSocket."""
+    if HEAD_MADE in request and request.headers.get("Upgrade", "").lower() == "websocket":
+        return SWITCHED
     tape = request.get(TAPE)
     return STREAMED if tape is not None and tape.ended else CLIENT_LEFT
 
@@ -162,6 +165,7 @@ def _count(request: web.Request, status: int, seconds: float) -> None:
     route = _route_of(request)
     method = request.method if request.method in METHODS else "other"
     REQUESTS.labels(route, method, status).inc()
-    REQUEST_SECONDS.labels(route).observe(seconds)
+    if status != SWITCHED:
+        REQUEST_SECONDS.labels(route).observe(seconds)
     if request.app[EDGE_SETTINGS].access_log:
         log.info("request", route=route, method=method, status=status, seconds=round(seconds, 4))

@@ -187,7 +187,7 @@ def _previous(response_id: str | None) -> str:
 def _conversation(given: str | ConversationReference | None) -> str:
     conversation_id = given.id if isinstance(given, ConversationReference) else given
     if conversation_id is not None and not is_conversation_id(conversation_id):
-        raise ConversationNotFound(conversation_id=printable(conversation_id), param="conversation")
+        raise ConversationNotFound(conversation_id=printable(conversation_id))
     return conversation_id or ""
 
 

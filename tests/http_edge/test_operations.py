@@ -9,6 +9,7 @@ import pytest
 from aiohttp import ClientSession
 
 from http_edge.app import open_edge
+from http_edge.metrics import REQUESTS
 from http_edge.settings import EdgeSettings, Settings
 from svckit.grpc_server import open_server
 from svckit.settings import GrpcSettings
@@ -101,6 +102,13 @@ async def test_metrics_are_one_page(house: House) -> None:
     await (await house.create({"model": "m", "input": "hi", "stream": True})).read()
     await house.create({"model": "m", "input": "hi", "store": False})
     await house.http.get("/nowhere")
+    async with house.connect() as socket:
+        await socket.send_json({"type": "response.create", "model": "m", "input": "hi"})
+        while "response.completed" not in (await socket.receive_str(timeout=10))[:40]:
+            pass
+    async with asyncio.timeout(10):
+        while not REQUESTS.labels("/v1/responses", "GET", 101)._value.get():
+            await asyncio.sleep(0)
     page = await (await house.http.get("/metrics")).text()
     for line in (
         'turnkeep_edge_requests_total{method="POST",route="/v1/responses",status="200"}',
@@ -110,6 +118,11 @@ async def test_metrics_are_one_page(house: House) -> None:
         "turnkeep_edge_event_gap_seconds_count",
         "turnkeep_edge_stream_bytes_total",
         'turnkeep_edge_relayed_total{path="/v1/responses",status="200"}',
+        'turnkeep_edge_requests_total{method="GET",route="/v1/responses",status="101"}',
+        'turnkeep_edge_websocket_turns_total{end="ended"}',
+        "turnkeep_edge_websockets ",
+        "turnkeep_edge_retained_bytes ",
+        "turnkeep_edge_viewers ",
     ):
         assert line in page
 

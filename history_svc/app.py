@@ -63,6 +63,7 @@ async def _migrate(settings: HistorySettings) -> None:
     """Migrates, waiting for a database that is not there yet."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + settings.start_seconds
+    said = ""
     while True:
         try:
             for name in await migrate(settings.listen_url or settings.database_url):
@@ -71,5 +72,7 @@ async def _migrate(settings: HistorySettings) -> None:
         except OperationalError as exc:
             if loop.time() >= deadline:
                 raise
-            log.warning("the database does not answer yet", error=str(exc))
+            if str(exc) != said:
+                said = str(exc)
+                log.warning("the database does not answer yet", error=said)
             await asyncio.sleep(RETRY_SECONDS)

@@ -12,6 +12,8 @@ import aiohttp
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from psycopg import OperationalError
+from structlog.testing import capture_logs
 
 from history_svc.app import SERVICE, open_history
 from history_svc.settings import HistorySettings, Settings
@@ -82,6 +84,14 @@ async def test_a_service_without_a_database_url_does_not_start() -> None:
     with pytest.raises(SettingsError, match="database_url"):
         async with open_history(Settings()):
             pass
+
+
+async def test_a_start_that_waits_for_the_database_says_so_once(tmp_path: Path) -> None:
+    nowhere = HistorySettings(listen="", database_url=database_url(tmp_path, "nowhere"), start_seconds=1.2)
+    with capture_logs() as entries, pytest.raises(OperationalError):
+        async with open_history(Settings(history=nowhere)):
+            pass
+    assert [entry["event"] for entry in entries] == ["the database does not answer yet"]
 
 
 async def test_health_shows_a_database_that_is_gone(tmp_path: Path) -> None:

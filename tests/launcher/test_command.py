@@ -85,6 +85,8 @@ def test_the_doctor_names_an_engine_without_an_address(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("text", "key"),
     [
+        ("[history]\nread_connections = 0", "history.read_connections"),
+        ("[history]\npool_wait_seconds = -1.0", "history.pool_wait_seconds"),
         ("[orchestrator]\nmax_rounds = 0", "orchestrator.max_rounds"),
         ("[orchestrator]\ngap_timeout_seconds = 0.0", "orchestrator.gap_timeout_seconds"),
     ],

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from typing import cast
 
-import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -36,7 +35,7 @@ class City(BaseModel):
 @pytest.fixture
 async def sdk(ada: Client, engine: FakeEngine) -> AsyncIterator[AsyncOpenAI]:
     """The SDK with its own idea of retries switched off, so that each request is one."""
-    async with AsyncOpenAI(base_url=f"{ada.url}/v1", api_key=ada.key, max_retries=0, timeout=httpx.Timeout(40)) as client:
+    async with AsyncOpenAI(base_url=f"{ada.url}/v1", api_key=ada.key, max_retries=0, timeout=40) as client:
         yield client
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.streams import TERMINAL, check_stream
 from tests.orchestrator_svc.transcripts import retold
 
-FILES = sorted((Path(__file__).parent.parent / "transcripts").glob("*.txt"))
+FILES = sorted((Path(__file__).parent.parent / "transcripts").rglob("*.txt"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

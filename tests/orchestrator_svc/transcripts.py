@@ -7,6 +7,10 @@
 Lines that begin with `#` say what is shown. The command `turn` makes the turn (`store=false`, `max_output_tokens=4`, `max_output_chars=9`,
 `max_output_items=1`); without one it is a stored turn of the message "hello". Of model events, `|` stands between those of one read.
 Ids are short: the number of their place in the turn's block.
+
+    > tools [{"type":"web_search"}]        the tools of the turn that the next `turn` makes; `max_tool_calls=1` and `max_rounds=2` are its settings
+    > listed docs find look                an MCP server has listed its tools; `not listed docs "gone"` says why it has not
+    > finished call_1 "found"              a call has its result; `failed call_1 "why"`
 """
 
 import re
@@ -16,7 +20,9 @@ import msgspec
 
 from orchestrator_svc.errors import EngineError, EngineTimeout, ShuttingDown
 from orchestrator_svc.items import Item, JsonObject
-from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, Record, Refuse, Save, StreamEvent
+from orchestrator_svc.tools.base import ListedTool, ToolResult
+from orchestrator_svc.tools.table import McpTool
+from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, ListTools, Record, Refuse, RunTools, Save, StreamEvent
 from orchestrator_svc.turn.events import (
     AnnotationAdded,
     Begun,
@@ -32,6 +38,8 @@ from orchestrator_svc.turn.events import (
     Saved,
     SaveFailed,
     Stopped,
+    ToolFinished,
+    ToolsListed,
     TurnEvent,
     Usage,
 )
@@ -61,28 +69,48 @@ ALWAYS_SHOWN = ("id", "status", "output", "usage", "error", "incomplete_details"
 
 def retold(transcript: str) -> tuple[str, list[StreamEvent]]:
     """The transcript as the machine has it now, and the stream events of the turn."""
-    state, told, stream = turn(), list[str](), list[StreamEvent]()
+    state, told, stream, tools = turn(), list[str](), list[StreamEvent](), [WEATHER]
     for line in transcript.splitlines():
         if line.startswith("#") or (not line and (not told or told[-1].startswith("#"))):
             told.append(line)
         elif line.startswith("> turn "):
             told.append(line)
-            state = a_turn(line.removeprefix("> turn "))
+            state = a_turn(line.removeprefix("> turn "), tools)
+        elif line.startswith("> tools "):
+            told.append(line)
+            tools = msgspec.json.decode(line.removeprefix("> tools "), type=list[JsonObject])
+            state = a_turn("", tools)
         elif line.startswith("> "):
-            state, actions = advance(state, event_of(line[2:]))
+            state, actions = advance(state, tool_event(state, line[2:]) or event_of(line[2:]))
             told += [line, *(row for action in actions for row in rows(action)), ""]
             stream += [event for action in actions if isinstance(action, Emit) for event in action.events]
     return SHORT.sub(lambda match: match[1] + str(int(match[2], 16)), "\n".join(told)), stream
 
 
-def a_turn(settings: str) -> Turn:
+def a_turn(settings: str, tools: list[JsonObject]) -> Turn:
     given = dict(setting.split("=") for setting in settings.split())
     limits = Limits(int(given.get("max_rounds", 10)), int(given.get("max_output_chars", 1000)), int(given.get("max_output_items", 10)))
-    parameters = {"max_output_tokens": int(given["max_output_tokens"])} if "max_output_tokens" in given else {}
-    return turn(request(HELLO, store=given.get("store") != "false", tools=[WEATHER], **parameters), limits=limits)
+    parameters = {name: int(given[name]) for name in ("max_output_tokens", "max_tool_calls") if name in given}
+    return turn(request(HELLO, store=given.get("store") != "false", tools=tools, **parameters), limits=limits)
 
 
 # What happens.
+
+
+def tool_event(state: Turn, command: str) -> TurnEvent | None:
+    """What a server or a tool has to say."""
+    match command.split(" "):
+        case ["listed", label, *names]:
+            return ToolsListed(server_of(state, label), tuple(ListedTool(name, {"type": "object"}) for name in names))
+        case ["not", "listed", label, *words]:
+            return ToolsListed(server_of(state, label), error=msgspec.json.decode(" ".join(words), type=str))
+        case ["finished" | "failed" as verb, call_id, *words]:
+            return ToolFinished(call_id, ToolResult(msgspec.json.decode(" ".join(words), type=str), failed=verb == "failed"))
+    return None
+
+
+def server_of(state: Turn, label: str) -> McpTool:
+    return next(one for one in state.output.tools.mcp if one.server.label == label)
 
 
 def event_of(command: str) -> TurnEvent:
@@ -124,8 +152,18 @@ def an_end(given: dict[str, str]) -> ModelFinished:
 
 def rows(action: Action) -> Iterator[str]:
     match action:
-        case CallModel(number, input):
-            yield f"call model, round {number}: [{input.decode()}]"
+        case CallModel(number, input, tools, choice):
+            names = [str(tool["name"]) for tool in tools]
+            chosen = "" if choice is None else f", tool_choice {msgspec.json.encode(choice).decode()}"
+            offered = "" if names in ([], ["weather"]) else f" with {', '.join(names)}"
+            yield f"call model, round {number}{offered}{chosen}: [{input.decode()}]"
+        case ListTools(servers):
+            yield f"list the tools of {', '.join(one.server.label for one in servers)}"
+        case RunTools(calls):
+            yield "run"
+            for call in calls:
+                approved = f", approved by {call.approval_request_id}" if call.approval_request_id else ""
+                yield f"  {call.call_id}: {call.tool.flat} {msgspec.json.encode(call.arguments).decode()}{approved}"
         case Emit(events):
             yield "emit"
             yield from (f"  {event.sequence_number} {shown(event)}" for event in events)
@@ -146,7 +184,8 @@ def open_calls(record: Record) -> str:
 def row(item: Item) -> str:
     seen = "as it is" if item.prompt is None else "not" if not item.prompt else f"as {item.prompt.decode()}"
     maker = f", by {item.origin} only" if item.origin else ""
-    return f"{item.shown.decode()} seen {seen}{maker}"
+    shown = item.shown.decode() if item.body else "not shown,"
+    return f"{shown} seen {seen}{maker}"
 
 
 def shown(event: StreamEvent) -> str:

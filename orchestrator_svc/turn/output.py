@@ -53,6 +53,11 @@ class _OpenItem(Struct, frozen=True):
     final: JsonObject | None = None
 
     @property
+    def shows_deltas(self) -> bool:
+        """Whether more of it is shown as it comes."""
+        return bool(self.id) and self.final is None and (self.shape is None or bool(self.shape.arguments))
+
+    @property
     def arguments(self) -> str:
         """The argument string of a call, as far as it has come."""
         shown = self.part or (self.closed_parts[-1] if self.closed_parts else None)
@@ -115,8 +120,10 @@ class Output(Struct, frozen=True):
 Written = tuple[Output, tuple[StreamEvent, ...]]
 
 
-def project(output: Output, events: Iterable[ModelEvent]) -> Written:
+def project(output: Output, events: Sequence[ModelEvent]) -> Written:
     """Writes what the model sent."""
+    if added := _only_more_text(output, events):
+        return added
     pen = _Pen(output)
     for _, run in groupby(events, key=_run_of):
         pen.write(list(run))
@@ -172,6 +179,20 @@ def lifecycle(output: Output, type: str, response: bytes) -> Written:
     """Writes one event about the response as a whole."""
     data = b'{"type":%b,"response":%b,"sequence_number":%d}' % (encode(type), response, output.sequence)
     return replace(output, sequence=output.sequence + 1), (StreamEvent(type, output.sequence, data),)
+
+
+def _only_more_text(output: Output, events: Sequence[ModelEvent]) -> Written | None:
+    """The same as a pen would write for more text of the one open part. Nearly every read holds nothing else, so it takes the short way."""
+    item = output.open[0] if len(output.open) == 1 else None
+    if item is None or item.part is None or not item.shows_deltas:
+        return None
+    part = item.part
+    run = [event for event in events if isinstance(event, PartDelta) and event.key == item.key and _is_at(part, event.kind, event.part)]
+    if len(run) != len(events):
+        return None
+    part, stream = parts.extended(part, run, output.sequence)
+    size = output.size + len(part.text) - len(item.part.text)
+    return replace(output, sequence=output.sequence + len(run), size=size, open=(replace(item, part=part),)), stream
 
 
 def _run_of(event: ModelEvent) -> object:
@@ -245,7 +266,7 @@ class _Pen:
 
     def _shown(self, item: _OpenItem, run: list[PartDelta]) -> _OpenItem:
         """The item with these deltas; held back while there is nothing to show yet, or while its kind shows nothing of them."""
-        if item.id and (item.shape is None or item.shape.arguments):
+        if item.shows_deltas:
             return self._streamed(item, run)
         text = "".join(delta.text for delta in run)
         if item.type == "function_call" or not text.strip():
@@ -265,17 +286,11 @@ class _Pen:
         item = self._part_opened(item, run[0])
         part = item.part
         assert part is not None
-        name, tail = f"{self._event_name(item, part.kind)}.delta", b"}"
-        for delta in run:
-            if part.kind is PartKind.TEXT:
-                tail = b',"logprobs":%b}' % delta.logprobs
-            data = b'%b%b,"sequence_number":%d%b' % (part.delta_head, encode(delta.text), self._sequence, tail)
-            self._events.append(StreamEvent(name, self._sequence, data))
-            self._sequence += 1
-        text = "".join(delta.text for delta in run)
-        self._size += len(text)
-        logprobs = part.logprobs + tuple(delta.logprobs for delta in run if delta.logprobs != b"[]")
-        return replace(item, part=replace(part, text=part.text + text, logprobs=logprobs))
+        longer, stream = parts.extended(part, run, self._sequence)
+        self._events += stream
+        self._sequence += len(stream)
+        self._size += len(longer.text) - len(part.text)
+        return replace(item, part=longer)
 
     def _annotate(self, added: AnnotationAdded) -> None:
         item = self.open.get(added.key)
@@ -408,9 +423,8 @@ class _Pen:
             return item
         item = self._part_closed(item)
         index = sum(parts.LIST_OF[part.kind] == parts.LIST_OF[delta.kind] for part in item.closed_parts)
-        part = Part(delta.kind, delta.part, index, "", b"")
-        head = encode({"type": f"{self._event_name(item, delta.kind)}.delta"} | _place(item, part))[:-1] + b',"delta":'
-        part = replace(part, delta_head=head)
+        part = Part(delta.kind, delta.part, index, "", f"{self._event_name(item, delta.kind)}.delta", b"")
+        part = replace(part, delta_head=encode({"type": part.delta_event} | _place(item, part))[:-1] + b',"delta":')
         added = parts.PART_EVENTS[delta.kind]
         if added:
             self._event(f"{added}.added", _place(item, part) | {"part": parts.body_of(part)})

@@ -4,21 +4,29 @@ A message streams text or refusals, reasoning streams raw text or summaries, a c
 arguments have depends on how the call is shown (`shapes`).
 """
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from orchestrator_svc.items import JsonObject
-from orchestrator_svc.turn.events import PartKind
+from orchestrator_svc.items import JsonObject, encode
+from orchestrator_svc.turn.actions import StreamEvent
+from orchestrator_svc.turn.events import PartDelta, PartKind
 from orchestrator_svc.turn.shapes import Shape
 
 
 class Part(Struct, frozen=True):
-    """A part that has been opened; `source` is the engine's number for it, `index` ours, `delta_head` the start of each of its deltas."""
+    """A part that has been opened; `source` is the engine's number for it, `index` ours.
+
+    `delta_event` is the type of the events that extend it, `delta_head` the start of their data.
+    """
 
     kind: PartKind
     source: int
     index: int
     text: str
+    delta_event: str
     delta_head: bytes
     logprobs: tuple[bytes, ...] = ()
     annotations: tuple[JsonObject, ...] = ()
@@ -62,6 +70,20 @@ def field_of(kind: PartKind, shape: Shape | None) -> str:
 def event_of(kind: PartKind, shape: Shape | None, reasoning: str) -> str:
     """The base name of a part's delta and done events; `reasoning` is that of raw reasoning."""
     return shape.arguments if shape is not None else _EVENTS.get(kind, reasoning)
+
+
+def extended(part: Part, run: Sequence[PartDelta], sequence: int) -> tuple[Part, tuple[StreamEvent, ...]]:
+    """The part with more text, and the events that say so, numbered from `sequence`."""
+    stream: list[StreamEvent] = []
+    tail = b"}"
+    for number, delta in enumerate(run, start=sequence):
+        if part.kind is PartKind.TEXT:
+            tail = b',"logprobs":%b}' % delta.logprobs
+        data = b'%b%b,"sequence_number":%d%b' % (part.delta_head, encode(delta.text), number, tail)
+        stream.append(StreamEvent(part.delta_event, number, data))
+    text = part.text + "".join([delta.text for delta in run])
+    logprobs = part.logprobs + tuple([delta.logprobs for delta in run if delta.logprobs != b"[]"])
+    return replace(part, text=text, logprobs=logprobs), tuple(stream)
 
 
 def body_of(part: Part) -> JsonObject:

@@ -1,6 +1,7 @@
 """Turns over a WebSocket: frames and their answers, lanes, continuation of what is not stored, and the official client."""
 
 import asyncio
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -23,6 +24,7 @@ from tests.http_edge.fake_services import (
 from turnkeep.orchestrator.v1.orchestrator_pb2 import CreateResponseReply, CreateResponseRequest
 
 ASKED = {"type": "response.create", "model": "m", "input": "hi", "store": False}
+CODEX = Path(__file__).parents[1] / "data" / "codex"
 KINDS = [event.type for event in turn_events("Hello")]
 OTHER_ID = RESPONSE_ID[:-1] + "9"
 
@@ -60,7 +62,7 @@ def remembering(house: House) -> None:
     async def script(request: CreateResponseRequest):
         if request.previous_response_id and request.continuation != b"of " + request.previous_response_id.encode():
             raise PreviousMissing(response_id=request.previous_response_id)
-        if b"fail" in b"".join(request.input):
+        if b"fail, please" in b"".join(request.input):
             raise RemoteError(StatusCode.INVALID_ARGUMENT, "invalid_request", "No such call.", param="input")
         mine = response_id(next(numbers))
         *events, last = turn("Hello", response_id=mine)
@@ -124,7 +126,7 @@ async def test_a_continuation_that_fails_takes_its_parent_with_it(house: House) 
     async with house.connect() as socket:
         await socket.send_json(ASKED)
         parent = {"previous_response_id": (await whole_turn(socket))[-1]["response"]["id"]}
-        await socket.send_json(ASKED | parent | {"input": "fail"})
+        await socket.send_json(ASKED | parent | {"input": "fail, please"})
         [failed] = await whole_turn(socket)
         assert failed["error"] == {"type": "invalid_request_error", "code": "invalid_request", "message": "No such call.", "param": "input"}
         await socket.send_json(ASKED | parent)
@@ -361,3 +363,22 @@ async def test_a_response_object_over_both_ways_is_the_same(house: House) -> Non
     over_http = await (await house.create({"model": "m", "input": "hi"})).json()
     assert over_socket == over_http
     assert over_http["id"] == response_object(RESPONSE_ID, "completed")["id"]
+
+
+@pytest.mark.parametrize("recording", sorted(CODEX.glob("*ws*.json")), ids=lambda path: path.stem)
+async def test_the_frames_of_the_codex_cli_are_understood(house: House, recording: Path) -> None:
+    """Recorded sessions; each continuation gets the id of the response before it."""
+    remembering(house)
+    frames = [request["body"] for request in msgspec.json.decode(recording.read_bytes())["requests"] if request["transport"] == "websocket"]
+    parent = None
+    async with house.connect() as socket:
+        for frame in frames:
+            await socket.send_json(frame | ({"previous_response_id": parent} if frame.get("previous_response_id") else {}))
+            *_, last = await whole_turn(socket)
+            assert last["type"] == "response.completed"
+            parent = last["response"]["id"]
+    for asked, frame in zip(house.orchestrator.turns, frames, strict=True):
+        assert (asked.store, asked.keep_continuation, asked.prewarm) == (False, True, frame.get("generate") is False)
+        assert [msgspec.json.decode(item) for item in asked.input] == frame["input"]
+        left = {"type", "model", "stream", "input", "store", "generate", "previous_response_id"}
+        assert msgspec.json.decode(asked.parameters) == {name: value for name, value in frame.items() if name not in left}

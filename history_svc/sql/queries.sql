@@ -339,8 +339,8 @@ select append_events(
   %(ended)s)
 
 -- name: events_behind
--- The next batches of a log behind a number, at most 16 and about 1 MiB, and how the log stands; one row without a batch when there is none yet. The
--- batch that the number stands in is found from its end, so that a viewer at the end of a long log does not read it all. `is_over` once the
+-- The next batches of a log behind a number, at most 17 and about 1 MiB, and how the log stands; one row without a batch when there is none yet. The
+-- reading starts at the batch that the number stands in, so that a viewer at the end of a long log does not read it all. `is_over` once the
 -- turn has ended so long ago that no last event will come.
 select l.response_id is not null and (l.ended_at is null or l.ended_at > now() - make_interval(secs => %(keep_seconds)s)) as is_kept,
        coalesce(l.closed, true) as closed,
@@ -351,17 +351,17 @@ left join event_log l on l.tree_key = r.tree_key and l.response_id = r.response_
 left join lateral (
   select b.first_number, b.types, b.events, sum(b.bytes) over (order by b.first_number) - b.bytes as bytes_before
   from (
-    select e.first_number, e.types, e.events, e.bytes
+    select e.first_number, e.last_number, e.types, e.events, e.bytes
     from event_batch e
     where e.tree_key = %(tree_key)s::bigint and e.response_id = %(response_id)s and e.owner = %(owner)s
-      and e.last_number > %(after)s::bigint
       and e.first_number >= coalesce((
         select max(x.first_number)
         from event_batch x
         where x.tree_key = %(tree_key)s::bigint and x.response_id = %(response_id)s and x.owner = %(owner)s
           and x.first_number <= %(after)s::bigint), 0)
     order by e.first_number
-    limit 16) as b) as e on e.bytes_before < %(limit)s
+    limit 17) as b
+  where b.last_number > %(after)s::bigint) as e on e.bytes_before < %(limit)s
 where r.tree_key = %(tree_key)s::bigint and r.response_id = %(response_id)s and r.owner = %(owner)s
   and not r.unlisted and (r.expires_at is null or r.expires_at > now())
 order by e.first_number

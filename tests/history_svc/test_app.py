@@ -18,8 +18,10 @@ from structlog.testing import capture_logs
 from history_svc.app import SERVICE, open_history
 from history_svc.settings import HistorySettings, Settings
 from svckit.settings import SettingsError
-from tests.history_svc.turns import Client, prompts, root
+from tests.history_svc.database import change
+from tests.history_svc.turns import Client, events, prompts, root, round_of
 from tests.postgres import database_url
+from turnkeep.common.v1 import common_pb2 as common
 
 
 @asynccontextmanager
@@ -55,6 +57,36 @@ async def test_the_service_runs_alone_and_stops_when_asked(empty_database: str, 
         running.send_signal(signal.SIGTERM)
 
         assert await asyncio.wait_for(running.wait(), 20) == 0
+
+
+async def test_a_turn_of_a_process_that_is_killed_goes_on_in_another(database: str, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    environment = {"TURNKEEP_HISTORY_DATABASE_URL": database}
+    async with (
+        process(tmp_path / "one", **environment) as (running, one_address),
+        process(tmp_path / "two", **environment) as (_, two_address),
+        grpc.aio.insecure_channel(one_address) as one_channel,
+        grpc.aio.insecure_channel(two_address) as two_channel,
+    ):
+        for channel in (one_channel, two_channel):
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=20)
+        one, two = Client(one_channel), Client(two_channel)
+        id = await one.enqueue()
+        first = await one.take("one")
+        saved = await one.commit(round_of(first, 1, [], "q", "a", resume_state=b"here"))
+        await one.log(first, "a", "lost with its process")
+        viewer = asyncio.create_task(two.watch(id))
+        running.kill()
+        change(database, "update lease set expires_at = now()")
+
+        second = await two.take("two")
+        assert (second.response_id, second.round, (await two.load(id)).head.resume_state) == (id, 1, b"here")
+        await two.commit(round_of(second, 2, saved.checkpoint, "b", status=common.RESPONSE_STATUS_COMPLETED))
+        await two.log(second, "end", first=2, ended=True)
+
+        assert (await two.load(id)).prompts == prompts("q", "a", "b")
+        assert await asyncio.wait_for(viewer, 20) == events("a", "lost with its process", "end")
 
 
 async def test_its_metrics_are_served(empty_database: str, tmp_path: Path, unused_tcp_port: int) -> None:

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from history_svc.statements import STATEMENTS
-from svckit.ids import IdBlock, new_block, new_tree_key
+from svckit.ids import IdBlock, new_block, new_tree_key, tree_key_of
 from tests.history_svc.conftest import Open
 from tests.history_svc.database import change, rows
 from tests.history_svc.turns import OWNER, Client, root, said
@@ -83,6 +83,72 @@ def test_items_are_found_by_the_index_of_their_ids(tree: IdBlock, database: str,
         assert [node["Index Name"] for node in nodes(plan) if node.get("Relation Name") == "item"] == ["item_by_id"]
 
 
+@pytest.fixture
+async def busy(open_client: Open, database: str) -> str:
+    """A response with a log of 5,000 batches among 2,000 turns that wait, of which the oldest 50 run; gives its id."""
+    async with open_client(queue_limit=5000) as client:
+        id = await client.enqueue()
+        taken = await client.take()
+        await client.log(taken, "first")
+    change(
+        database,
+        """
+        insert into event_batch
+        select tree_key, response_id, n, n, owner, types, events, bytes from event_batch, generate_series(1, 5000) as n
+        """,
+        """
+        insert into work (response_id, tree_key, owner, conversation_id, request)
+        select 'resp_' || n, n, 'owner ' || n % 20, '', '' from generate_series(1, 2000) as n
+        """,
+        "insert into lease select 'resp_' || n, 'holder', 1, now() + interval '1 hour' from generate_series(1, 50) as n",
+        "analyze",
+    )
+    return id
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("after", [-1, 3000, 4999, 5000])
+def test_events_are_read_from_their_number_on(busy: str, database: str, after: int, mode: str) -> None:
+    values = {"tree_key": tree_key_of(busy), "owner": OWNER, "response_id": busy, "after": after}
+    values |= {"keep_seconds": 60, "last_event_seconds": 5, "limit": 1 << 20}
+
+    plan = explained(database, STATEMENTS["events_behind"], values, mode)
+
+    on_events = [node for node in nodes(plan) if node.get("Relation Name") == "event_batch"]
+    assert {node["Index Name"] for node in on_events} == {"event_batch_pkey"}
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in on_events) <= 18
+
+
+def test_the_next_turn_is_found_by_its_age(busy: str, database: str) -> None:
+    search = body_of_function(database, "take_turn", "select w.* into found_work", "limit 1").replace("into found_work", "")
+
+    plan = explained(database, search, {}, "force_custom_plan")
+
+    on_work = [node for node in nodes(plan) if node.get("Relation Name") == "work"]
+    assert [node.get("Index Name") for node in on_work] == ["work_by_age"]
+    assert on_work[0]["Actual Rows"] <= 60
+    assert not [node for node in nodes(plan) if node["Node Type"] == "Sort"]
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_a_conversation_is_read_by_its_key(tree: IdBlock, database: str, mode: str) -> None:
+    conversation = tree.id("conv")
+    change(database, f"insert into conversation select {tree.tree_key}, '{conversation}', '{OWNER}', checkpoint from response limit 1")
+    values = {"tree_key": tree.tree_key, "owner": OWNER, "response_id": "", "conversation_id": conversation}
+
+    plan = explained(database, STATEMENTS["load_context"], {**values, "limit": 1 << 30, "large": 1 << 20}, mode)
+
+    on_items = [node for node in nodes(plan) if node.get("Relation Name") == "item"]
+    assert [(node["Node Type"], node["Index Name"]) for node in on_items] == [("Index Scan", "item_pkey")]
+    assert not [node for node in nodes(plan) if "Join Filter" in node]
+
+
+def body_of_function(database: str, name: str, start: str, end: str) -> str:
+    """A part of a function of ours."""
+    text = rows(database, "select prosrc from pg_proc where proname = %s", name)[0][0]
+    return text[text.index(start) : text.index(end) + len(end)]
+
+
 def explained(database: str, statement: str, values: dict[str, object], mode: str) -> dict[str, object]:
     """The plan of a statement as the database makes it, prepared so that a generic plan is possible."""
     with psycopg.connect(database, autocommit=True) as connection:
@@ -111,6 +177,20 @@ async def test_a_continued_turn_is_one_read_and_one_write(open_client: Open, dat
         ran = rows(database, RAN)
         assert [calls for _, calls in ran] == [5, 5]
         assert [any(source in query for query, _ in ran) for source in ("from response r", "from commit_turn(")] == [True, True]
+
+
+async def test_a_turn_of_a_conversation_is_one_read_and_two_writes(open_client: Open, database: str) -> None:
+    async with open_client() as client:
+        id = await client.conversation("hello")
+        await client.spoken(id, "warm", "up")
+        change(database, "create extension pg_stat_statements")
+        change(database, "select pg_stat_statements_reset()")
+
+        for _ in range(5):
+            await client.spoken(id, "q", "a")
+
+        ran = dict(rows(database, RAN))
+        assert sorted(ran.values()) == [5, 5, 5]  # the commit gives the lease back
 
 
 async def test_a_turn_takes_the_same_room_at_any_depth__b147(open_client: Open, database: str) -> None:

@@ -19,8 +19,9 @@ from history_svc.stores import open_stores
 from history_svc.sweep import sweep
 from tests.history_svc.conftest import Open
 from tests.history_svc.database import rows, terminate_all
-from tests.history_svc.turns import prompts, root
+from tests.history_svc.turns import events, prompts, root, round_of, said
 from tests.postgres import not_as_root
+from turnkeep.common.v1 import common_pb2 as common
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed (Debian: apt-get install pgbouncer)")
@@ -114,3 +115,38 @@ async def test_a_sweep_goes_through_a_pooler(open_client: Open, pooled: str, set
 
 async def test_a_schema_can_be_migrated_through_a_pooler(pooled: str) -> None:
     assert await migrate(pooled) == []
+
+
+async def test_conversations_and_background_turns_go_through_a_pooler(open_client: Open, pooled: str, database: str) -> None:
+    async with open_client(database_url=pooled, listen_url=database) as client:
+        id = await client.conversation("hello")
+        await asyncio.gather(
+            *(client.call("AddConversationItems", conversation_id=id, items=[said(f"w{n}", f"msg_{n}")]) for n in range(6))
+        )
+        await client.spoken(id, "q", "a")
+        await client.call("DeleteConversationItem", conversation_id=id, item_id="msg_3")
+        assert (await client.load_conversation(id)).head.item_count == 8
+
+        ids = await asyncio.gather(*(client.enqueue() for _ in range(12)))
+        assert (await client.cancel(ids[0])).status == common.RESPONSE_STATUS_CANCELLED
+        turns = await asyncio.gather(*(client.take() for _ in range(12)))
+        assert sorted(taken.response_id for taken in turns if taken.taken) == sorted(ids[1:])
+        for taken in turns:
+            if taken.taken:
+                await client.keep(taken)
+                await client.commit(round_of(taken, 1, [], "q", "a", status=common.RESPONSE_STATUS_COMPLETED))
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_viewers_behind_a_pooler_see_all_events(open_client: Open, pooled: str, database: str, direct: bool) -> None:
+    urls = {"database_url": pooled, "listen_url": database if direct else ""}  # without a direct way nothing is heard
+    async with open_client(**urls) as writing, open_client(**urls) as viewing:
+        id = await writing.enqueue()
+        taken = await writing.take()
+        viewer = asyncio.create_task(viewing.watch(id))
+        for n in range(10):
+            await writing.log(taken, f"event {n}", first=n)
+        await writing.log(taken, "end", first=10, ended=True)
+
+        async with asyncio.timeout(30):
+            assert await viewer == events(*(f"event {n}" for n in range(10)), "end")

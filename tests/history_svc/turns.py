@@ -13,6 +13,7 @@ from turnkeep.history.v1 import history_pb2 as pb
 from turnkeep.history.v1.history_pb2_grpc import HistoryServiceStub
 
 OWNER = "ada"
+QUEUED = b'{"object":"response","status":"queued","n":1.50,"completed_at":7}'
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,45 @@ class Client:
         await self.commit(turn)
         return turn
 
+    async def enqueue(self, **fields: object) -> str:
+        """Queues a turn, of a new tree unless a response id is given; gives the response's id."""
+        values = {
+            "response_id": new_block(new_tree_key()).id("resp"),
+            "model": "m",
+            "body": QUEUED,
+            "request": b"do",
+            "created_at": 1,
+            **fields,
+        }
+        await self.call("EnqueueTurn", **values)
+        return str(values["response_id"])
+
+    async def take(self, holder: str = "process", lifetime_ms: int = 60_000) -> pb.TakeTurnReply:
+        """Takes a turn, if there is one."""
+        return await self.call("TakeTurn", holder=holder, lifetime_ms=lifetime_ms)
+
+    async def keep(self, taken: pb.TakeTurnReply, lifetime_ms: int = 60_000) -> bool:
+        """Prolongs the lease of a turn; says whether it is to be cancelled."""
+        fields = {"owner": taken.owner, "response_id": taken.response_id, "fencing_token": taken.fencing_token, "lifetime_ms": lifetime_ms}
+        return (await self.call("KeepTurn", **fields)).cancel_requested
+
+    async def cancel(self, response_id: str, owner: str = OWNER) -> pb.GetResponseReply:
+        """Cancels a turn; gives its response."""
+        return (await self.call("CancelTurn", response_id=response_id, owner=owner)).response
+
+    async def log(self, taken: pb.TakeTurnReply, *words: str, first: int = 0, ended: bool = False) -> None:
+        """Appends events, one for each word, from a number on."""
+        fields = {"owner": taken.owner, "response_id": taken.response_id, "fencing_token": taken.fencing_token, "ended": ended}
+        await self.call("AppendEvents", events=events(*words, first=first), **fields)
+
+    async def watch(self, response_id: str, after: int = -1, owner: str = OWNER) -> list[pb.LoggedEvent]:
+        """All events behind a number, to the end of the turn."""
+        request = pb.WatchEventsRequest(owner=owner, response_id=response_id, starting_after=after)
+        try:
+            return [event async for reply in self.stub.WatchEvents(request) for event in reply.events]
+        except grpc.aio.AioRpcError as exc:
+            raise _raised(exc) from exc
+
     async def continued(self, parent_id: str, *words: str, owner: str = OWNER, **fields: object) -> pb.CommitTurnRequest:
         """Saves a turn that continues from `parent_id`, the way a caller does: load, then commit what was loaded. Gives what was saved."""
         loaded = await self.load(parent_id, owner)
@@ -146,6 +186,27 @@ def root(*words: str, **fields: object) -> pb.CommitTurnRequest:
 def continuation(parent_id: str, head: pb.ContextHead, *words: str, **fields: object) -> pb.CommitTurnRequest:
     """A turn that continues from a loaded context."""
     return _turn(new_block(tree_key_of(parent_id)), words, parent_response_id=parent_id, base=head.checkpoint, **fields)
+
+
+def round_of(taken: pb.TakeTurnReply, number: int, base: Sequence[common.Span], *words: str, **fields: object) -> pb.CommitTurnRequest:
+    """A save of a background turn: the first round has one word of input, every other word is output."""
+    values: dict[str, object] = {
+        "owner": taken.owner,
+        "response_id": taken.response_id,
+        "round": number,
+        "fencing_token": taken.fencing_token,
+        "must_hold": True,
+        "base": base,
+        "input_count": min(len(words), 1) if number == 1 else 0,
+        "status": common.RESPONSE_STATUS_IN_PROGRESS,
+        "completed_at": 0,
+    }
+    return _turn(new_block(tree_key_of(taken.response_id)), words, **{**values, **fields})
+
+
+def events(*words: str, first: int = 0) -> list[pb.LoggedEvent]:
+    """Events that say `words`, numbered from `first`."""
+    return [pb.LoggedEvent(type="e", sequence_number=first + n, data=b'{"word":"%b"}' % word.encode()) for n, word in enumerate(words)]
 
 
 def in_conversation(conversation_id: str, head: pb.ContextHead, *words: str, **fields: object) -> pb.CommitTurnRequest:

@@ -39,7 +39,7 @@ class OrchestratorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     first_event_timeout_seconds: Seconds = 300.0
     gap_timeout_seconds: Seconds = 120.0
     turn_timeout_seconds: Seconds = 3600.0
-    load_timeout_seconds: Seconds = 30.0
+    load_timeout_seconds: Seconds = 10.0
     commit_timeout_seconds: Seconds = 30.0
     drain_seconds: Annotated[float, msgspec.Meta(ge=0)] = 20.0
     max_turns: Count = 2000

@@ -61,8 +61,8 @@ def _credentials(settings: GrpcSettings) -> grpc.ChannelCredentials:
 class Caller:
     """Calls the methods of generated stubs. What goes wrong is raised as RemoteError; CancelledError only when our own task is cancelled.
 
-    Deadlines are seconds for the whole call, retries included. Only an `idempotent` call waits for a connection and is repeated, when the
-    service is UNAVAILABLE.
+    Deadlines are seconds for the whole call, retries included. Only an `idempotent` call is repeated, while the service is UNAVAILABLE: one
+    that waited for its connection instead would end as DEADLINE_EXCEEDED, and nobody could tell a slow service from one that is not there.
     """
 
     def __init__(self, settings: GrpcSettings) -> None:
@@ -74,7 +74,7 @@ class Caller:
         metadata = self._metadata()
         while True:
             try:
-                return await method(request, timeout=attempts.seconds_left(), metadata=metadata, wait_for_ready=idempotent)
+                return await method(request, timeout=attempts.seconds_left(), metadata=metadata)
             except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
                 await attempts.pause_or_raise(error)
 
@@ -89,7 +89,7 @@ class Caller:
     async def _replies(self, method: grpc.aio.UnaryStreamMultiCallable[Q, R], request: Q, attempts: "_Attempts") -> AsyncGenerator[R, None]:
         metadata = self._metadata()
         while True:
-            call = method(request, timeout=attempts.seconds_left(), metadata=metadata, wait_for_ready=attempts.idempotent)
+            call = method(request, timeout=attempts.seconds_left(), metadata=metadata)
             try:
                 async for reply in call:
                     attempts.idempotent = False

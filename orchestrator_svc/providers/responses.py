@@ -152,12 +152,13 @@ class ResponsesProvider:
             return b""
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
-        body = b""
+        chunks, size = [], 0
         async for chunk in self._http.chunks(response):
-            body += chunk
-            if len(body) > _MAX_JSON_BYTES:
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > _MAX_JSON_BYTES:
                 raise EngineError
-        return body
+        return b"".join(chunks)
 
 
 def _cause(error: ServiceError) -> str:

@@ -4,6 +4,7 @@ A signal while things are still being opened gives them up.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TypeVar
@@ -31,3 +32,4 @@ async def _life(stop: asyncio.Event, opening: AbstractAsyncContextManager[T], an
         opened.set()
         announce(value)
         await stop.wait()
+        print("Stopping: what runs may end first, for some seconds ...", file=sys.stderr, flush=True)

@@ -45,10 +45,8 @@ def read_create(fields: Fields, owner: str, size: int) -> CreateFrame:
     envelope = convert({name: raw for name, raw in fields.items() if name in _ENVELOPE}, _Envelope)
     if envelope.type != CREATE:
         raise Unsupported(what=f"The frame '{printable(envelope.type)}'", param="type")
-    asked = read_socket_turn({name: raw for name, raw in fields.items() if name not in _ENVELOPE}, owner)
-    asked.message.prewarm = envelope.generate is False
-    asked.message.keep_continuation = not asked.message.store
-    return CreateFrame(asked, envelope.stream_id, size)
+    turn = {name: raw for name, raw in fields.items() if name not in _ENVELOPE}
+    return CreateFrame(read_socket_turn(turn, owner, prewarm=envelope.generate is False), envelope.stream_id, size)
 
 
 def fields_of(data: object) -> Fields:

@@ -85,12 +85,15 @@ def read_turn(fields: Fields, owner: str) -> AskedTurn:
     )
 
 
-def read_socket_turn(fields: Fields, owner: str) -> AskedTurn:
-    """The same for a WebSocket, which always streams and never runs in the background."""
+def read_socket_turn(fields: Fields, owner: str, *, prewarm: bool) -> AskedTurn:
+    """The same for a WebSocket, which always streams and never runs in the background. What only prepares a turn needs no input."""
     known = _checked(fields)
     if known.background:
         raise Unsupported(what="The parameter 'background' over a WebSocket", param="background")
-    return AskedTurn(_turn(fields, known, owner), stream=True, padded=_is_padded(known))
+    message = _turn(fields, known, owner, needs_input=not prewarm)
+    message.prewarm = prewarm
+    message.keep_continuation = not message.store
+    return AskedTurn(message, stream=True, padded=_is_padded(known))
 
 
 def read_measured_turn(fields: Fields, owner: str) -> CreateResponseRequest:
@@ -151,12 +154,12 @@ def _checked(fields: Fields) -> Known:
     return known
 
 
-def _turn(fields: Fields, known: Known, owner: str) -> CreateResponseRequest:
+def _turn(fields: Fields, known: Known, owner: str, *, needs_input: bool = True) -> CreateResponseRequest:
     """A turn that is whole: with a model, and with something to go on from."""
     if known.model is None:
         raise InvalidRequest("Missing required parameter: 'model'.", param="model")
     message = _message(fields, known, owner)
-    if not (message.input or message.previous_response_id or message.conversation_id):
+    if needs_input and not (message.input or message.previous_response_id or message.conversation_id):
         raise InvalidRequest("Missing required parameter: 'input'.", param="input")
     return message
 

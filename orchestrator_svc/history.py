@@ -51,6 +51,10 @@ _UNKNOWN_OUTCOME = (
     grpc.StatusCode.INTERNAL,
 )
 
+# Codes of a save that failed: nobody knows whether it was made; another process has the turn now.
+OUTCOME_UNKNOWN = "storage_outcome_unknown"
+LEASE_LOST = "lease_lost"
+
 log = get_logger(__name__)
 
 
@@ -66,6 +70,7 @@ class Head:
     tokens: int
     tree_full: bool
     carried: Carried
+    resume_state: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ class History:
         """What a continuation of `response_id` starts from. Raises PreviousResponseNotFound, HistoryUnavailable, RemoteError."""
         request = history_pb2.LoadContextRequest(owner=owner, response_id=response_id)
         try:
-            with LOAD_SECONDS.time(), _named():
+            with LOAD_SECONDS.time(), named():
                 return await self._loaded(request)
         except RemoteError as error:
             if error.reason == "previous_response_not_found":
@@ -109,7 +114,7 @@ class History:
     async def load_conversation(self, owner: str, conversation_id: str) -> tuple[Head, Prompts]:
         """What a turn in a conversation starts from. Raises ConversationNotFound, HistoryUnavailable, RemoteError."""
         request = history_pb2.LoadContextRequest(owner=owner, conversation_id=conversation_id)
-        with LOAD_SECONDS.time(), _named(), _conversation_named(conversation_id):
+        with LOAD_SECONDS.time(), named(), _conversation_named(conversation_id):
             return await self._loaded(request)
 
     async def create_conversation(
@@ -124,7 +129,7 @@ class History:
             open_call_ids=open_call_ids,
             created_at=created_at,
         )
-        with _named():
+        with named():
             deadline = self._settings.commit_timeout_seconds
             await self._caller.unary(self._stub.CreateConversation, request, deadline=deadline, idempotent=True)
 
@@ -139,7 +144,7 @@ class History:
             opened_call_ids=opened,
             closed_call_ids=closed,
         )
-        with _named(), _conversation_named(conversation_id):
+        with named(), _conversation_named(conversation_id):
             await self._caller.unary(self._stub.AddConversationItems, request, deadline=self._settings.commit_timeout_seconds)
 
     async def acquire(self, owner: str, conversation_id: str, holder: str, seconds: float) -> int:
@@ -147,7 +152,7 @@ class History:
         request = history_pb2.AcquireLeaseRequest(
             owner=owner, conversation_id=conversation_id, holder=holder, lifetime_ms=int(seconds * 1000)
         )
-        with _named(), _conversation_named(conversation_id):
+        with named(), _conversation_named(conversation_id):
             reply = await self._caller.unary(self._stub.AcquireLease, request, deadline=self._settings.load_timeout_seconds)
         return reply.fencing_token
 
@@ -156,7 +161,7 @@ class History:
         request = history_pb2.RenewLeaseRequest(
             owner=owner, conversation_id=conversation_id, fencing_token=token, lifetime_ms=int(seconds * 1000)
         )
-        with _named():
+        with named():
             await self._caller.unary(self._stub.RenewLease, request, deadline=self._settings.load_timeout_seconds, idempotent=True)
 
     async def release(self, owner: str, conversation_id: str, token: int) -> None:
@@ -171,7 +176,7 @@ class History:
         """The stored items among these ids. Raises HistoryUnavailable, RemoteError."""
         request = history_pb2.FindItemsRequest(owner=owner, item_ids=item_ids)
         found: dict[str, Item] = {}
-        with _named():
+        with named():
             deadline = self._settings.load_timeout_seconds
             async with self._caller.stream(self._stub.FindItems, request, deadline=deadline, idempotent=True) as replies:
                 async for reply in replies:
@@ -181,7 +186,7 @@ class History:
     async def claim(self, owner: str, claim_id: str, response_id: str) -> Claim:
         """Claims a call that may run once, before it is run. Raises HistoryUnavailable, RemoteError."""
         request = history_pb2.ClaimCallRequest(owner=owner, claim_id=claim_id, response_id=response_id)
-        with _named():
+        with named():
             deadline = self._settings.load_timeout_seconds
             reply = await self._caller.unary(self._stub.ClaimCall, request, deadline=deadline, idempotent=True)
         return Claim(reply.granted, reply.outcome if reply.settled else None)
@@ -199,12 +204,15 @@ class History:
         request = _commit_request(turn, record, fencing_token, at)
         try:
             with COMMIT_SECONDS.time():
-                await self._caller.unary(self._stub.CommitTurn, request, deadline=self._settings.commit_timeout_seconds, idempotent=True)
-            return Saved()
+                deadline = self._settings.commit_timeout_seconds
+                reply = await self._caller.unary(self._stub.CommitTurn, request, deadline=deadline, idempotent=True)
+            return Saved(tuple((span.first, span.end) for span in reply.checkpoint))
         except RemoteError as error:
             log.error("a turn was not saved", response_id=record.response_id, reason=error.reason, status=error.status.name)
             if error.status in _UNKNOWN_OUTCOME:
-                return SaveFailed("storage_outcome_unknown", "The response may or may not have been stored; ask for it by its id.")
+                return SaveFailed(OUTCOME_UNKNOWN, "The response may or may not have been stored; ask for it by its id.")
+            if error.reason == LEASE_LOST:
+                return SaveFailed(LEASE_LOST, "The turn has passed to another process.")
             return SaveFailed("storage_failed", "The response could not be stored.")
 
     async def _loaded(self, request: history_pb2.LoadContextRequest) -> tuple[Head, Prompts]:
@@ -222,7 +230,7 @@ class History:
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def named() -> Iterator[None]:
     """A service that is not there has one name, whichever way it is not there."""
     try:
         yield
@@ -257,34 +265,42 @@ def _head(response_id: str, head: history_pb2.ContextHead) -> Head:
         tokens=head.tokens,
         tree_full=head.tree_full,
         carried=carried.read(head.carried),
+        resume_state=head.resume_state,
     )
 
 
 def _commit_request(turn: Turn, record: Record, fencing_token: int, at: int) -> history_pb2.CommitTurnRequest:
     request, parent = turn.request, turn.parent
-    spans = [WireSpan(first=first, end=end) for first, end in parent.base]
+    saved_before = turn.checkpoint is not None
+    base = () if record.stands_alone else parent.base if turn.checkpoint is None else turn.checkpoint
     return history_pb2.CommitTurnRequest(
         owner=request.owner,
         response_id=record.response_id,
         round=record.round,
         fencing_token=fencing_token,
+        must_hold=request.background,
         content_hash=_content_hash(record),
         parent_response_id=parent.response_id,
         conversation_id=parent.conversation_id,
-        base=[] if record.stands_alone else spans,
-        base_response_id=parent.response_id if parent.is_full and not record.stands_alone else "",
-        items=[_new_item(item, left_out=place < record.left_out) for place, item in enumerate(record.items)],
+        base=_spans(base),
+        base_response_id=parent.response_id if parent.is_full and not (record.stands_alone or saved_before) else "",
+        items=[_new_item(item, left_out=item.left_out or place < record.left_out) for place, item in enumerate(record.items)],
         input_count=record.input_count,
         status=_WIRE_STATUSES[record.status],
         model=request.model,
         open_call_ids=record.open_call_ids,
         body=record.body,
         created_at=turn.created_at,
-        completed_at=at,
+        completed_at=0 if record.resume_state else at,
         carried=record.carried,
+        resume_state=record.resume_state,
         unlisted=not request.store,
-        head_removed=spans if record.stands_alone else [],
+        head_removed=_spans(record.replaces),
     )
+
+
+def _spans(spans: Sequence[Span]) -> list[WireSpan]:
+    return [WireSpan(first=first, end=end) for first, end in spans]
 
 
 def _new_item(item: Item, *, left_out: bool = False) -> history_pb2.NewItem:

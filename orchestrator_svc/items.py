@@ -1,11 +1,12 @@
 """Items: one thing that was said, called or returned, as it is stored, shown and rendered.
 
 Every item has two forms. Its `body` is the item as the API shows it, without its id; an empty one is not shown. Its `prompt` is the neutral
-prompt form; None means that the body is the prompt, empty means that the model sees nothing. This file is pure: ids come in as values.
+prompt form; None means that the body is the prompt, empty means that the model sees nothing. An item that is `left_out` is listed, but
+nothing continues from it. This file is pure: ids come in as values.
 What clients write is read in `input_items`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -60,6 +61,7 @@ class Item:
     origin: str = ""
     opens: str | None = None
     closes: str | None = None
+    left_out: bool = False
 
     @property
     def rendered(self) -> bytes:
@@ -94,6 +96,11 @@ def make_model_only(id: str, pair: Rendering) -> Item:
     """An item that only the model sees; its body is empty."""
     prompt = _prompt(pair)
     return Item(id, MODEL_ONLY, b"", prompt, -(-len(prompt) // _BYTES_PER_TOKEN) + _TOKENS_PER_ITEM)
+
+
+def out_of_context(item: Item) -> Item:
+    """The item as one that is shown and that nothing continues from."""
+    return replace(item, prompt=b"", opens=None, closes=None, left_out=True)
 
 
 def restored(id: str, type: str, body: bytes, prompt: bytes | None, tokens: int, origin: str) -> Item:

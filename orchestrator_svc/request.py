@@ -119,6 +119,7 @@ class TurnRequest:
     store: bool
     prewarm: bool
     keep_continuation: bool
+    background: bool
     input: tuple[Item, ...]
     tools: ToolTable
     tool_choice: object
@@ -159,6 +160,7 @@ class Asked:
     keep_continuation: bool = False
     response_id: str = ""
     prewarm: bool = False
+    background: bool = False
     compact_only: bool = False
 
     @property
@@ -193,6 +195,7 @@ def read_request(asked: Asked, kinds: ToolKinds, rules: CompactionRules, new_id:
         store=asked.store,
         prewarm=asked.prewarm,
         keep_continuation=asked.keep_continuation,
+        background=asked.background,
         input=read_input(asked.input, new_id),
         tools=read_tools(known.tools or (), kinds.specs, kinds.servers),
         tool_choice=known.tool_choice,

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from orchestrator_svc.context.parent import Span
 from orchestrator_svc.items import Item, JsonObject
 from orchestrator_svc.tools.base import ToolCall
 from orchestrator_svc.tools.table import McpTool
@@ -16,7 +17,11 @@ class StreamEvent(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """What is stored of a turn. The first `left_out` items are in no checkpoint; `stands_alone`: nor is anything of the parent."""
+    """What is stored of a turn, beside what is stored of it already. `resume_state` is for a turn that goes on.
+
+    The first `left_out` items are in no checkpoint; `stands_alone`: nor is anything from before. `replaces` is what a compaction of this
+    turn stands for in its conversation.
+    """
 
     response_id: str
     round: int
@@ -28,6 +33,8 @@ class Record(Struct, frozen=True):
     carried: bytes = b""
     left_out: int = 0
     stands_alone: bool = False
+    replaces: tuple[Span, ...] = ()
+    resume_state: bytes = b""
 
 
 class CallModel(Struct, frozen=True):
@@ -63,7 +70,7 @@ class Emit(Struct, frozen=True):
 
 
 class Save(Struct, frozen=True):
-    """Store the turn; ends in Saved or SaveFailed. The model call, if one runs, is over."""
+    """Store the turn, or what a background turn has come to so far; ends in Saved or SaveFailed. The model call, if one runs, is over."""
 
     record: Record
 

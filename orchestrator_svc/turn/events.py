@@ -8,6 +8,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from orchestrator_svc.context.parent import Span
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.tools.base import ListedTool, ToolResult
 from orchestrator_svc.tools.table import McpTool
@@ -93,10 +94,6 @@ class ModelFailed(Struct, frozen=True):
 ModelEvent = ItemStarted | PartDelta | AnnotationAdded | ItemFinished | ModelFinished | ModelFailed
 
 
-class Begun(Struct, frozen=True):
-    """The turn starts."""
-
-
 class GracePassed(Struct, frozen=True):
     """The engine has not answered within the grace; the client now gets its first bytes."""
 
@@ -124,7 +121,9 @@ class ToolFinished(Struct, frozen=True):
 
 
 class Saved(Struct, frozen=True):
-    """The turn is stored."""
+    """The turn is stored; `checkpoint` is what it has come to, for its next save if it goes on."""
+
+    checkpoint: tuple[Span, ...] = ()
 
 
 class SaveFailed(Struct, frozen=True):
@@ -135,7 +134,7 @@ class SaveFailed(Struct, frozen=True):
 
 
 class Cancelled(Struct, frozen=True):
-    """The client has left."""
+    """The client has left, or has asked for the end of a background turn."""
 
 
 class Stopped(Struct, frozen=True):
@@ -144,6 +143,12 @@ class Stopped(Struct, frozen=True):
     code: str
     message: str
     refusal: Exception
+
+
+class Begun(Struct, frozen=True):
+    """The turn starts; `hindrance` is why one that was queued cannot be run after all."""
+
+    hindrance: Stopped | None = None
 
 
 TurnEvent = Begun | GracePassed | ModelSent | ToolsListed | ToolFinished | Saved | SaveFailed | Cancelled | Stopped

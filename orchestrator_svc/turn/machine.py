@@ -2,11 +2,12 @@
 
 This is the only place that says when a round or a turn ends. It does no IO; `runner` performs the actions and feeds back what came of
 them. A turn goes WAITING (nothing was sent, so it can still be refused) -> STREAMING -> SAVING (its fate is decided, nothing can change
-it) -> OVER. Its terminal event goes out only once it is stored.
+it) -> OVER. Its terminal event goes out only once it is stored. A background turn can be refused no more: it is STREAMING from its start.
 
 Before the first model call the MCP servers of the request list their tools, and the calls that its input approves are run. A round is a
 model call and then the gateway's own calls among those that the model made; the turn goes on to another round if there were any, and ends
-if the model made none, or some that its client must answer.
+if the model made none, or some that its client must answer. A background turn is saved before each further round, so that another process
+can go on from there; one that does begins as this one did, with what was saved.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +22,9 @@ from orchestrator_svc.context.parent import Continuation
 from orchestrator_svc.errors import InvalidRequest
 from orchestrator_svc.tools.base import Tool, ToolCall, ToolResult
 from orchestrator_svc.tools.names import flat_name
-from orchestrator_svc.turn import compacting
+from orchestrator_svc.turn import compacting, snapshot
 from orchestrator_svc.turn import output as projection
-from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, ListTools, Record, Refuse, RunTools, Save
+from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, ListTools, Record, Refuse, RunTools, Save, StreamEvent
 from orchestrator_svc.turn.events import (
     Begun,
     Cancelled,
@@ -69,10 +70,23 @@ def first_call(turn: Turn) -> CallModel:
 
 
 def _begin(turn: Turn, event: Begun) -> Step:
+    turn, taken_up = _taken_up(turn) if turn.request.background else (turn, ())
+    turn, actions = _first_step(turn) if event.hindrance is None else _stopped(turn, event.hindrance)
+    return turn, taken_up + actions
+
+
+def _first_step(turn: Turn) -> Step:
     servers = turn.output.tools.mcp
     if not servers:
         return _prepared(turn)
     return replace(turn, unlisted=frozenset(one.server.label for one in servers)), (ListTools(servers),)
+
+
+def _taken_up(turn: Turn) -> Step:
+    """A background turn shows that it runs. What another process has shown and not saved is closed, and nothing continues from it."""
+    turn, opening = _opened(turn)
+    turn, closed = _written(turn, projection.abandon(turn.output))
+    return replace(turn, output=projection.left_out(turn.output, behind=turn.stored)), opening + closed
 
 
 def _tools_listed(turn: Turn, event: ToolsListed) -> Step:
@@ -217,14 +231,21 @@ def _model_sent(turn: Turn, event: ModelSent) -> Step:
 
 
 def _opened(turn: Turn) -> Step:
-    """The first two events of the stream and what was listed meanwhile, if they have not been sent."""
+    """The first events of the stream and what was listed meanwhile, if they have not been sent."""
     if turn.phase is not Phase.WAITING:
         return turn, ()
-    response = response_of(turn.response_id, body_of(turn, Ending("in_progress")), ())
-    written, created = projection.lifecycle(turn.output, "response.created", response)
-    written, in_progress = projection.lifecycle(written, "response.in_progress", response)
+    written, events = turn.output, _NO_EVENTS
+    for type, status in _QUEUED_OPENING if turn.request.background else _OPENING:
+        response = response_of(turn.response_id, body_of(turn, Ending(status)), ())
+        written, event = projection.lifecycle(written, type, response)
+        events += event
     turn, listings = _listings_shown(replace(turn, phase=Phase.STREAMING, output=written))
-    return turn, (Emit(created + in_progress), *listings)
+    return turn, (Emit(events), *listings)
+
+
+_NO_EVENTS: tuple[StreamEvent, ...] = ()
+_OPENING = (("response.created", "in_progress"), ("response.in_progress", "in_progress"))
+_QUEUED_OPENING = (("response.created", "queued"), ("response.queued", "queued"), ("response.in_progress", "in_progress"))
 
 
 def _streamed(turn: Turn, event: ModelSent) -> Step:
@@ -344,11 +365,14 @@ def _calls_ended(turn: Turn) -> Step:
     """Every call of the gateway has its result. The turn goes on, unless its client is to answer something."""
     if _client_is_asked(turn):
         return _ended(turn, Ending("completed", completed_at=turn.at))
+    if turn.request.background:
+        return turn, (Save(_record_so_far(turn)),)
     return _next_round(turn)
 
 
 def _client_is_asked(turn: Turn) -> bool:
-    return any(item.opens is not None or item.type == "mcp_approval_request" for item in turn.output.items)
+    asked = (item for item in turn.output.items if not item.left_out)
+    return any(item.opens is not None or item.type == "mcp_approval_request" for item in asked)
 
 
 def _answered(turn: Turn, answers: Sequence[tuple[MadeCall, ToolResult]]) -> Step:
@@ -375,11 +399,13 @@ def _stopped(turn: Turn, event: Stopped) -> Step:
 
 
 def _cancelled(turn: Turn, event: Cancelled) -> Step:
-    """The client has left: nobody reads what is closed now, but it is stored. Once the turn is being saved its fate is decided."""
+    """What is closed now only the viewers of a background turn still read, but it is stored. Once the turn is being saved its fate is
+    decided."""
     if turn.phase not in _LIVE:
         return turn, ()
-    turn, _ = _written(turn, projection.abandon(turn.output))
-    return _ended(turn, Ending("cancelled"))
+    turn, closed = _written(turn, projection.abandon(turn.output))
+    turn, more = _ended(turn, Ending("cancelled"))
+    return turn, closed + more
 
 
 def _written(turn: Turn, written: projection.Written) -> Step:
@@ -412,29 +438,40 @@ def _with_terminal_event(turn: Turn, status: str, body: bytes) -> Turn:
     return replace(turn, output=written, pending=event)
 
 
+def _record_so_far(turn: Turn) -> Record:
+    record = _record(turn, "in_progress", body_of(turn, Ending("in_progress")))
+    return replace(record, resume_state=snapshot.write(turn))
+
+
 def _record(turn: Turn, status: str, body: bytes) -> Record:
     input = turn.parent.unstored + turn.request.input
     return Record(
         response_id=turn.response_id,
-        round=turn.round,
+        round=turn.saves + 1 if turn.request.background else turn.round,
         status=status,
-        items=input + turn.output.items,
-        input_count=len(input),
+        items=(input + turn.output.items)[turn.stored :],
+        input_count=max(len(input) - turn.stored, 0),
         open_call_ids=_open_calls(turn),
         body=body,
         carried=carried.write(_carried(turn)),
-        left_out=_left_out(turn, status, len(input)),
-        stands_alone=turn.compacted_from is not None,
+        left_out=max(_left_out(turn, status, len(input)) - turn.stored, 0),
+        stands_alone=_stands_alone(turn, len(input)),
+        replaces=turn.parent.base if turn.has_compacted or turn.compacted_from is not None else (),
     )
 
 
 def _left_out(turn: Turn, status: str, inputs: int) -> int:
     """How many of the first items are in no checkpoint: all of a turn that cannot be continued, else those that a compaction stands for."""
-    if status not in _CONTINUABLE:
+    if status not in (*_CONTINUABLE, "in_progress"):
         return inputs + len(turn.output.items)
     if turn.compacted_from is None:
         return 0
     return inputs + len(turn.output.items) - len(compacting.own_items(turn))
+
+
+def _stands_alone(turn: Turn, inputs: int) -> bool:
+    """Whether a compaction stands for all that was stored before this save."""
+    return turn.compacted_from is not None and inputs + len(turn.output.items) - len(compacting.own_items(turn)) >= turn.stored
 
 
 def _open_calls(turn: Turn) -> tuple[str, ...]:
@@ -443,15 +480,21 @@ def _open_calls(turn: Turn) -> tuple[str, ...]:
 
 def _carried(turn: Turn) -> Carried:
     listed = [event.server.server.label for event in turn.listed if event.error is None]
-    return carried.after(turn.parent.carried, turn.request.input + turn.output.items, listed, turn.compacted_tokens)
+    items = (item for item in turn.request.input + turn.output.items if not item.left_out)
+    return carried.after(turn.parent.carried, items, listed, turn.compacted_tokens)
 
 
 def _saved(turn: Turn, event: Saved) -> Step:
-    return _over(turn)
+    if turn.ending is not None:
+        return _over(turn)
+    items = turn.parent.unstored + turn.request.input + turn.output.items
+    return _next_round(replace(turn, checkpoint=event.checkpoint, saves=turn.saves + 1, stored=len(items)))
 
 
 def _save_failed(turn: Turn, event: SaveFailed) -> Step:
     """The terminal event that was ready is replaced, number and all: it must not say that the turn is stored."""
+    if turn.ending is None:
+        return _failed(turn, event.code, event.message)
     if turn.pending is None:
         return _over(turn)
     ending = Ending("failed", code=event.code, message=event.message)

@@ -19,7 +19,18 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from orchestrator_svc.context.rendering import NOTHING, call_and_output
-from orchestrator_svc.items import MODEL_ONLY, PREFIXES, Item, JsonObject, encode, make, make_called, make_model_only, make_standing_for
+from orchestrator_svc.items import (
+    MODEL_ONLY,
+    PREFIXES,
+    Item,
+    JsonObject,
+    encode,
+    make,
+    make_called,
+    make_model_only,
+    make_standing_for,
+    out_of_context,
+)
 from orchestrator_svc.tools.base import Citation, ListedTool, Tool, ToolCall, ToolResult
 from orchestrator_svc.tools.table import ToolTable
 from orchestrator_svc.turn import parts, shapes
@@ -166,6 +177,13 @@ def show_listing(output: Output, label: str, listed: Sequence[ListedTool], error
     pen = _Pen(output)
     pen.show_listing(label, listed, error)
     return pen.lifted()
+
+
+def left_out(output: Output, behind: int) -> Output:
+    """The same output, but nothing continues from its items behind the first `behind`, and the model sees nothing of them."""
+    closed = sorted(output.closed, key=lambda pair: pair[0])
+    dropped = [(order, out_of_context(item)) for order, item in closed[behind:]]
+    return replace(output, closed=(*closed[:behind], *dropped))
 
 
 def show_compaction(output: Output, blob: str, window: bytes) -> Written:

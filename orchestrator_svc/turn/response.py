@@ -14,17 +14,20 @@ def body_of(turn: Turn, ending: Ending) -> bytes:
         "created_at": turn.created_at,
         "completed_at": ending.completed_at,
         "status": ending.status,
-        "background": False,
+        "background": turn.request.background,
         "error": None if ending.code is None else {"code": ending.code, "message": ending.message},
         "incomplete_details": None if ending.cut is None else {"reason": ending.cut},
         "model": turn.request.model,
         "previous_response_id": turn.request.previous_response_id,
         "store": turn.request.store,
-        "usage": None if turn.usage is None or ending.status == "in_progress" else _shown(turn.usage),
+        "usage": None if turn.usage is None or ending.status in _GOING_ON else _shown(turn.usage),
     }
     if turn.parent.conversation_id:
         body["conversation"] = {"id": turn.parent.conversation_id}
     return encode(body | turn.request.echo)
+
+
+_GOING_ON = ("queued", "in_progress")
 
 
 def response_of(response_id: str, body: bytes, output: Iterable[Item]) -> bytes:

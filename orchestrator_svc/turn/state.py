@@ -5,7 +5,7 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from orchestrator_svc.context.approvals import Approved
-from orchestrator_svc.context.parent import Parent
+from orchestrator_svc.context.parent import Parent, Span
 from orchestrator_svc.request import TurnRequest
 from orchestrator_svc.turn.actions import StreamEvent
 from orchestrator_svc.turn.events import ToolsListed, Usage
@@ -53,6 +53,9 @@ class Turn(Struct, frozen=True):
     ids of tools that run, `calls_made` counts calls of gateway-owned tools; once `silenced` the model may make no more. `at` is when the
     model last ended, in seconds since 1970.
 
+    A background turn is saved before each further round: `saves` counts that, the first `stored` of its items are stored by now, and
+    `checkpoint` is what they have come to. `has_compacted`: it has compacted its context before this process took it over.
+
     `summary` is what the model has written of one, while it does; `compacted_from` is the place of the item that stands for all before it,
     `compacted_tokens` its size. `last_estimate` and `last_counted` are the input tokens of the last model call, estimated and counted.
     """
@@ -81,5 +84,9 @@ class Turn(Struct, frozen=True):
     last_estimate: int = 0
     last_counted: int = 0
     silenced: bool = False
+    saves: int = 0
+    stored: int = 0
+    checkpoint: tuple[Span, ...] | None = None
+    has_compacted: bool = False
     ending: Ending | None = None
     pending: StreamEvent | None = None

@@ -8,9 +8,9 @@ Lines that begin with `#` say what is shown. The command `turn` makes the turn (
 `max_output_items=1`); without one it is a stored turn of the message "hello". Of model events, `|` stands between those of one read.
 Ids are short: the number of their place in the turn's block.
 
-    > tools [{"type":"web_search"}]        the tools of the turn that the next `turn` makes; `max_tool_calls=1` and `max_rounds=2` are its settings
-    > listed docs find look                an MCP server has listed its tools; `not listed docs "gone"` says why it has not
-    > finished call_1 "found"              a call has its result; `failed call_1 "why"`
+    > tools [{"type":"web_search"}]   the turn's tools; a `turn` behind it may say `max_tool_calls=1` and `max_rounds=2`
+    > listed docs find look           an MCP server has listed its tools; `not listed docs "gone"` says why it has not
+    > finished call_1 "found"         a call has its result; `failed call_1 "why"`
 """
 
 import re

@@ -65,7 +65,9 @@ class Client:
         self.url = url
         self.key = key
 
-    async def request(self, method: str, path: str, body: Json | bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+    async def request(
+        self, method: str, path: str, body: Mapping[str, object] | bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
         """One request, whole."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         given = {"authorization": f"Bearer {self.key}", "content-type": "application/json", **(headers or {})}

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.end_to_end.client import Client
-from tests.end_to_end.gateway import ONE_PROCESS, THREE_PROCESSES, UNFORESEEN, Gateway, Place, reserved_port, twin_of
+from tests.end_to_end.gateway import ONE_PROCESS, THREE_PROCESSES, UNFORESEEN, Gateway, Place, Sections, reserved_port, twin_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.secrets import marker
 from tests.postgres import fresh_database, postgres_server
@@ -20,14 +20,8 @@ ENGINE_KEY = "TEST_ENGINE_KEY"
 KEYS = {"ada": marker("key-of-ada"), "bob": marker("key-of-bob")}
 SETTINGS: dict[str, dict[str, object]] = {
     "engine": {"api_key_env": ENGINE_KEY},
-    "edge": {"keep_alive_seconds": 0.25, "client_timeout_seconds": 2.0, "history_timeout_seconds": 5.0},
-    "orchestrator": {
-        "first_event_grace_seconds": 1.5,
-        "connect_timeout_seconds": 2.0,
-        "load_timeout_seconds": 5.0,
-        "commit_timeout_seconds": 8.0,
-    },
-    "history": {"pool_wait_seconds": 2.0},
+    "edge": {"keep_alive_seconds": 0.25, "client_timeout_seconds": 2.0},
+    "orchestrator": {"first_event_grace_seconds": 1.5, "connect_timeout_seconds": 2.0},
     "outbound": {"allow_hosts": ["127.0.0.1"]},
 }
 
@@ -65,7 +59,7 @@ def search_port() -> Iterator[int]:
 @pytest.fixture(scope="session")
 def place(database: str, engine_port: int, search_port: int) -> Place:
     """The gateways' surroundings."""
-    settings = {**SETTINGS, "web_search": {"backend": "searxng", "url": f"http://127.0.0.1:{search_port}"}}
+    settings: Sections = {**SETTINGS, "web_search": {"backend": "searxng", "url": f"http://127.0.0.1:{search_port}"}}
     return Place(database, f"http://127.0.0.1:{engine_port}/v1", KEYS, settings, {ENGINE_KEY: marker("engine-key")})
 
 

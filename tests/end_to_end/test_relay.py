@@ -40,7 +40,7 @@ BODIES = [
     HEAD + b',"background":false}',
     HEAD + b',"context_management":[]}',
     b'{"store":false}',
-    b'{"model":"m","store":false,"input":[{"type":"item_reference","id":"msg_1"},{"type":"nobody_knows","x":null}]}',
+    b'{"model":"m","store":false,"input":[{"type":"message","role":"boss","content":null,"x":1.50}]}',
     HEAD + b',"pad":"' + b"x" * 100_000 + b'"}',
     HEAD + b',"":"","' + "ключ".encode() + b'":[true,false,null]}',
     b"\n" * 100 + HEAD + b"}" + b" " * 100,

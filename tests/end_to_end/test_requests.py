@@ -56,11 +56,7 @@ INVALID: list[tuple[Json, str]] = [
     ({"model": None}, "model"),
 ]
 UNSUPPORTED: list[tuple[Json, str]] = [
-    ({"background": True}, "background"),
-    ({"conversation": "conv_1"}, "conversation"),
-    ({"context_management": [{"type": "compaction"}]}, "context_management"),
     ({"prompt": {"id": "p"}}, "prompt"),
-    ({"truncation": "auto"}, "truncation"),
     ({"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}, "tools[0].type"),
     ({"tools": [{"type": "function", "name": "a"}, {"type": "computer_use_preview"}]}, "tools[1].type"),
     ({"input": [{"type": "computer_call", "id": "cu_1", "call_id": "c1", "action": {}}]}, "input[0].type"),
@@ -79,7 +75,7 @@ async def test_what_is_not_valid_is_named(ada: Client, engine: FakeEngine, field
 
 @pytest.mark.parametrize(("fields", "param"), UNSUPPORTED, ids=lambda value: value if isinstance(value, str) else "")
 async def test_what_is_not_supported_is_named(ada: Client, engine: FakeEngine, fields: Json, param: str) -> None:
-    """B125: background and the like are refused, not run in some other way in silence."""
+    """Refused, not run in some other way in silence."""
     refusal = await ada.refused(**{"input": "hi", **fields})
 
     assert refusal.said == (400, "unsupported", param)
@@ -141,9 +137,7 @@ async def test_an_open_call_of_the_parent_wants_its_output(ada: Client, engine: 
         ("GET", "/v1/nothing", 404),
         ("GET", "/", 404),
         ("PUT", "/v1/responses", 405),
-        ("GET", "/v1/responses", 405),
-        ("POST", "/v1/responses/resp_1/cancel", 404),
-        ("POST", "/v1/conversations", 404),
+        ("POST", "/v1/responses/resp_1/nothing", 404),
     ],
 )
 async def test_what_is_not_there_has_the_usual_shape(ada: Client, engine: FakeEngine, method: str, path: str, status: int) -> None:

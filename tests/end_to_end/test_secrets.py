@@ -1,6 +1,7 @@
 """Secrets: keys, addresses, paths and the words of exceptions are in no answer, no stored row and no log, whatever fails."""
 
 import json
+from collections.abc import Mapping
 
 import psycopg
 import pytest
@@ -9,7 +10,6 @@ from tests.end_to_end.client import Client, Reply
 from tests.end_to_end.conftest import ENGINE_KEY, KEYS
 from tests.end_to_end.gateway import Gateway
 from tests.end_to_end.test_database_faults import FORBIDDEN, refusing
-from tests.fakes.answers import Json
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scripts import Script, raw, status, stream_bytes, text
 from tests.fakes.secrets import found, marker
@@ -77,7 +77,7 @@ async def _ask(client: Client, **fields: object) -> Reply:
     return await client.request("POST", "/v1/responses", {"model": "m", **fields})
 
 
-def _json(value: Json) -> bytes:
+def _json(value: Mapping[str, object]) -> bytes:
     return json.dumps(value).encode()
 
 

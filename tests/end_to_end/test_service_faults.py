@@ -8,11 +8,15 @@ import json
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import cast
 
 import aiohttp
+import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.end_to_end.client import Client, refusal_of, text_of
 from tests.end_to_end.conftest import KEYS, SETTINGS
@@ -26,7 +30,7 @@ from tests.fakes.streams import check_response, check_stream, read_sse
 
 DEADLINE = 2.0
 CHAINS = 6
-RESTARTS = 3
+RESTARTS = 2
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +179,20 @@ async def test_a_turn_past_the_drain_limit_is_stored_as_failed(place: Place, eng
     assert stored == response
 
 
+async def test_readiness_follows_the_database(gateway: Gateway, ada: Client, database: str) -> None:
+    """B133: red while nobody may connect, green again by itself; a turn meanwhile is refused or failed, never said to be stored."""
+    stored = await ada.create("one")
+    async with _closed_to_all(database):
+        await until_ready(gateway.url, ready=False)
+        turn = await ada.request("POST", "/v1/responses", {"model": "m", "input": "x", "previous_response_id": stored["id"]})
+        got = await ada.request("GET", f"/v1/responses/{stored['id']}")
+    await until_ready(gateway.url)
+
+    assert (turn.status, turn.json.get("status")) in ((503, None), (200, "failed"))
+    assert refusal_of(got).status in (503, 504)
+    assert text_of(await ada.create("two", previous_response_id=stored["id"])) == "You said: two"
+
+
 class _Chain:
     """A client that goes on from its last completed turn for as long as it may."""
 
@@ -201,3 +219,16 @@ async def _until_each_has(chains: list[_Chain], completed: int) -> None:
     async with asyncio.timeout(40):
         while any(len(chain.completed) < completed for chain in chains):
             await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def _closed_to_all(database: str) -> AsyncIterator[None]:
+    """Nobody may connect to the database, and nobody is connected."""
+    name = str(conninfo_to_dict(database)["dbname"])
+    async with await psycopg.AsyncConnection.connect(make_conninfo(database, dbname="postgres"), autocommit=True) as admin:
+        await admin.execute(sql.SQL("alter database {} allow_connections false").format(sql.Identifier(name)))
+        try:
+            await admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+            yield
+        finally:
+            await admin.execute(sql.SQL("alter database {} allow_connections true").format(sql.Identifier(name)))

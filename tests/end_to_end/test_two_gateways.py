@@ -17,9 +17,9 @@ from tests.fakes.engine import FakeEngine
 from tests.postgres import fresh_database
 
 LOOPS = 200
-STARTS = 2
 SCHEMA = """
-    select table_name, column_name, data_type from information_schema.columns where table_schema = 'public' order by 1, 2
+    select table_name, column_name, data_type from information_schema.columns
+    where table_schema = 'public' and table_name not like 'pg_stat%' order by 1, 2
 """
 
 
@@ -70,20 +70,20 @@ async def test_two_gateways_share_a_conversation(ada: Client, other: Client, eng
     assert texts(engine.posts[-1])[::2] == [f"turn {turn}" for turn in range(12)]
 
 
-async def test_services_that_start_together_migrate_once(postgres: str, place: Place) -> None:
-    """B146: four history services and an empty database: all get ready, and the schema is the same each time."""
-    schemas: list[list[tuple[object, ...]]] = []
-    for _ in range(STARTS):
-        with fresh_database(postgres) as database:
-            services = [Gateway(replace(place, database_url=database), (("history",),)) for _ in range(4)]
-            try:
-                for service in services:
-                    service.prepare()
-                await asyncio.gather(*(service.restart() for service in services))
-            finally:
-                await asyncio.gather(*(asyncio.to_thread(service.close) for service in services))
-            with psycopg.connect(database) as hand:
-                schemas.append(hand.execute(SCHEMA).fetchall())
+async def test_services_that_start_together_migrate_once(postgres: str, place: Place, one_process: Gateway) -> None:
+    """B146: four history services and an empty database: all get ready, and the schema is that of a start alone."""
+    with fresh_database(postgres) as database:
+        services = [Gateway(replace(place, database_url=database), (("history",),)) for _ in range(4)]
+        try:
+            for service in services:
+                service.prepare()
+            await asyncio.gather(*(service.restart() for service in services))
+        finally:
+            await asyncio.gather(*(asyncio.to_thread(service.close) for service in services))
 
-    assert len(schemas[0]) > 20
-    assert schemas == [schemas[0]] * STARTS
+        assert _schema(database) == _schema(one_process.place.database_url)
+
+
+def _schema(database: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(database) as hand:
+        return hand.execute(SCHEMA).fetchall()

@@ -23,6 +23,8 @@ UNSUPPORTED = ("prompt",)
 # What an engine takes as it is; every other kind of tool or item is for the gateway to translate, run or resolve.
 PLAIN_TOOLS = frozenset({"function"})
 PLAIN_ITEMS = frozenset({None, "message", "reasoning", "function_call", "function_call_output"})
+# Reasoning that its client can send back: open engines do not offer it, the gateway does.
+SEALED = b'"reasoning.encrypted_content"'
 
 Fields = dict[str, Raw]
 T = TypeVar("T")
@@ -70,6 +72,7 @@ def is_stateless(fields: Fields) -> bool:
         and all(_is_nothing(fields, name) for name in STATEFUL)
         and (_is_nothing(fields, "tools") or _only_of(PLAIN_TOOLS, fields["tools"]))
         and (_is_text(fields) or _only_of(PLAIN_ITEMS, fields["input"]))
+        and SEALED not in bytes(fields.get("include", b""))
     )
 
 

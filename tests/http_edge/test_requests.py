@@ -287,6 +287,7 @@ STATEFUL = [
     {"store": False, "input": [{"type": "additional_tools", "role": "developer", "tools": []}]},
     {"store": False, "input": [{"type": "custom_tool_call_output", "call_id": "c", "output": ""}]},
     {"store": False, "input": [7]},
+    {"store": False, "include": ["reasoning.encrypted_content"]},
 ]
 
 

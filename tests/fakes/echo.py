@@ -17,7 +17,7 @@ def echo(request: Json) -> Script:
         return function_call(name, {})
     schema = _schema(request)
     if schema is not None:
-        return text(json.dumps(_sample(schema)))
+        return text(json.dumps(sample(schema)))
     return _within_limit(text(f"You said: {said}"), request)
 
 
@@ -63,17 +63,17 @@ def _schema(request: Json) -> Json | None:
     return schema if isinstance(schema, dict) else None
 
 
-def _sample(schema: Json) -> object:
+def sample(schema: Json) -> object:
     """A small value that fits the schema: enough for objects, arrays, enums and scalars."""
     if isinstance(options := schema.get("enum"), list):
         return options[0]
     properties = schema.get("properties")
     match schema.get("type"):
         case "object":
-            return {name: _sample(part) for name, part in properties.items()} if isinstance(properties, dict) else {}
+            return {name: sample(part) for name, part in properties.items()} if isinstance(properties, dict) else {}
         case "array":
             inner = schema.get("items")
-            return [_sample(inner)] if isinstance(inner, dict) else []
+            return [sample(inner)] if isinstance(inner, dict) else []
         case "integer" | "number":
             return 1
         case "boolean":

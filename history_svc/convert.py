@@ -94,7 +94,10 @@ def context_replies(context: Context) -> Iterator[pb.LoadContextReply]:
     """A context in messages of about 1 MiB, the first with the head."""
     head: pb.ContextHead | None = _head(context)
     for pieces in in_groups(context.pieces, _piece_size):
-        yield pb.LoadContextReply(head=head, items=[pb.ContextItem(prompt=prompt, origin=origin) for prompt, origin in pieces])
+        reply = pb.LoadContextReply(head=head)
+        for prompt, origin in pieces:
+            reply.items.add(prompt=prompt, origin=origin)  # a list of messages would be copied once more, and dearly
+        yield reply
         head = None
     if head is not None:
         yield pb.LoadContextReply(head=head)

@@ -69,7 +69,7 @@ class ResponsesProvider:
         return self._engine.name
 
     async def call(self, request: TurnRequest, model_call: CallModel) -> Batches:
-        body = b'{%b,"input":[%b]}' % (self._fields(request, model_call), model_call.input)
+        body = self._body(request, model_call)
         try:
             async with (
                 self._http.send("POST", PATH, _HEADERS, body) as response,
@@ -84,7 +84,7 @@ class ResponsesProvider:
     async def count(self, request: TurnRequest, model_call: CallModel) -> int | None:
         if not self._counts:
             return None
-        body = b'{%b,"input":[%b]}' % (self._fields(request, model_call), model_call.input)
+        body = self._body(request, model_call)
         try:
             async with self._http.send("POST", COUNT_PATH, _HEADERS, body) as response:
                 self._counts = response.status not in _NO_SUCH_PATH
@@ -99,6 +99,10 @@ class ResponsesProvider:
 
     async def answers(self) -> bool:
         return await self._http.answers()
+
+    def _body(self, request: TurnRequest, model_call: CallModel) -> bytes:
+        # joined, not formatted: formatting copies a long input several times
+        return b"".join((b"{", self._fields(request, model_call), b',"input":[', model_call.input, b"]}"))
 
     def _fields(self, request: TurnRequest, model_call: CallModel) -> bytes:
         return engine_fields(

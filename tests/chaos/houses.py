@@ -20,9 +20,9 @@ from psycopg.conninfo import make_conninfo
 
 from launcher.cluster import Note
 from launcher.postgres import open_postgres
-from tests.end_to_end.gateway import END_WITH_US, PYTHON, THREE_PROCESSES, Gateway, Place, first_line, reserved_port, until_ready
+from tests.end_to_end.gateway import END_WITH_US, PYTHON, THREE_PROCESSES, Gateway, Place, Sections, first_line, reserved_port, until_ready
 
-SETTINGS: dict[str, dict[str, object]] = {"orchestrator": {"commit_timeout_seconds": 20.0}, "log": {"level": "warning"}}
+SETTINGS: Sections = {"orchestrator": {"commit_timeout_seconds": 20.0}, "log": {"level": "warning"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ async def open_three(engine_url: str) -> AsyncIterator[House]:
     with _folder() as folder, reserved_port() as port:
         async with open_postgres(folder / "data") as postgres:
             # the edge comes back where its clients look for it
-            settings = {**SETTINGS, "edge": {"port": port}}
+            settings: Sections = {**SETTINGS, "edge": {"port": port}}
             gateway = Gateway(Place(postgres.dsn, engine_url, settings=settings), THREE_PROCESSES)
 
             def kill(target: str) -> None:

@@ -44,7 +44,9 @@ async def forget_statements(dsn: str) -> None:
 
 async def statements(dsn: str) -> dict[str, int]:
     """How often each statement ran, our own not counted."""
-    rows = await _rows(dsn, "select left(query, 60), calls from pg_stat_statements where query not like '%pg_stat_statements%'")
+    rows = await _rows(
+        dsn, "select left(query, 60), sum(calls)::int from pg_stat_statements where query not like '%pg_stat_statements%' group by 1"
+    )
     return {str(query): int(str(calls)) for query, calls in rows}
 
 

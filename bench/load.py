@@ -14,11 +14,11 @@ from bench.engine import STAMP, STAMP_DIGITS
 
 PATH = "/v1/responses"
 DEADLINE_SECONDS = 60.0
+COMPLETED = b'"status":"completed"'
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-_TERMINAL = b'"status":"completed"'
 
 
 class LoadError(Exception):
@@ -41,9 +41,9 @@ class Answer:
         raw = b"".join(self.parts)
         return _unchunked(raw) if _CHUNKED.search(self.head) else raw
 
-    def checked(self) -> "Answer":
-        """Itself, if it is a turn that completed. Raises LoadError."""
-        if not self.head.startswith(b"HTTP/1.1 200") or _TERMINAL not in self.body:
+    def checked(self, expected: bytes) -> "Answer":
+        """Itself, if it is a success with `expected` in it. Raises LoadError."""
+        if not self.head.startswith(b"HTTP/1.1 200") or expected not in self.body:
             raise LoadError(f"{self.head[:200]!r} {self.body[-500:]!r}")
         return self
 
@@ -76,15 +76,15 @@ class Connection(asyncio.Protocol):
         self._tail = b""
         self._started = 0.0
 
-    async def ask(self, request: bytes) -> Answer:
-        """Sends a request and waits for its whole answer. Raises LoadError and TimeoutError."""
+    async def ask(self, request: bytes, expected: bytes = COMPLETED) -> Answer:
+        """Sends a request and waits for its whole answer, which must have `expected` in it. Raises LoadError and TimeoutError."""
         self._answer, self._left, self._tail = Answer(), None, b""
         self._done = self._loop.create_future()
         self._started = time.perf_counter()
         self._transport.write(request)
         async with asyncio.timeout(DEADLINE_SECONDS):
             await self._done
-        return self._answer.checked()
+        return self._answer.checked(expected)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -145,10 +145,10 @@ async def connected(url: str, count: int = 1) -> AsyncIterator[list[Connection]]
             connection.close()
 
 
-def request_of(body: dict[str, object]) -> bytes:
-    """A request for one response."""
+def request_of(body: dict[str, object], path: str = PATH) -> bytes:
+    """A request, for one response unless another path is given."""
     data = msgspec.json.encode(body)
-    head = f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
     return head.encode() + data
 
 

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
 from bench import commits, database
 from bench.load import Answer, LoadError, connected, one_by_one, request_of, side_by_side
 from bench.targets import Stand, Target, TargetMissing
@@ -188,7 +190,8 @@ async def _turns(stand: Stand, sizes: Sizes) -> dict[str, object]:
     checkpoints = await database.checkpoint_bytes(stand.database, ids)
     return {
         "at": await _at_indexes(stand, sizes, ids),
-        "statements": await _statements(stand, ids[-1]),
+        "statements": await _statements(stand, _turn(ids[-1])),
+        "statements_in_conversation": await _statements(stand, asked("full-16", store=True, conversation=await _new_conversation(stand))),
         "disk_bytes_per_turn": (after.tables - before.tables) / sizes.turns,
         "wal_bytes_per_turn": (after.wal - before.wal) / sizes.turns,
         "checkpoint_bytes": [min(checkpoints), max(checkpoints)],
@@ -247,10 +250,17 @@ def _engine_request(index: int) -> bytes:
     return asked(f"full-{_ANSWER_TOKENS}", store=False, input=[question, answer] * (index - 1) + [question])
 
 
-async def _statements(stand: Stand, previous: str) -> dict[str, object]:
+async def _new_conversation(stand: Stand) -> str:
+    async with connected(stand.turnkeep.url) as (connection,):
+        answer = await connection.ask(request_of({}, "/v1/conversations"), expected=b'"object":"conversation"')
+    return str(msgspec.json.decode(answer.body)["id"])
+
+
+async def _statements(stand: Stand, turn: bytes) -> dict[str, object]:
+    """How many statements a turn takes, sent several times."""
     turns = 10
     await database.forget_statements(stand.database)
-    await one_by_one(stand.turnkeep.url, _turn(previous), turns)
+    await one_by_one(stand.turnkeep.url, turn, turns)
     calls = await database.statements(stand.database)
     return {"per_turn": sum(calls.values()) / turns, "calls": calls}
 

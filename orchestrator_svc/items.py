@@ -89,7 +89,8 @@ def make_called(id: str, body: JsonObject, pair: Rendering) -> Item:
 
 def make_standing_for(id: str, body: JsonObject, window: bytes) -> Item:
     """The item of a compaction: the model sees the window that stands for all that was before."""
-    return Item(id, str(body["type"]), encode(body), window, -(-len(window) // _BYTES_PER_TOKEN) + _TOKENS_PER_ITEM)
+    elements = msgspec.json.decode(b"[" + window + b"]", type=list[JsonObject])
+    return Item(id, str(body["type"]), encode(body), window, sum(map(tokens_of, elements)))
 
 
 def make_model_only(id: str, pair: Rendering) -> Item:
@@ -114,6 +115,17 @@ class _Call(msgspec.Struct):
     call_id: str
 
 
+def tokens_of(body: JsonObject) -> int:
+    """The size estimate: UTF-8 bytes of text / 4 rounded up, plus 12 for the item, 7 for each part, 1,024 for each image."""
+    parts = [part for key in ("content", "summary", "output") for part in _list(body.get(key))]
+    images = sum(part.get("type") == "input_image" for part in parts)
+    texts = [body.get("arguments"), body.get("name"), body.get("input"), body.get("output")] + [
+        part.get("text", part.get("refusal")) for part in parts
+    ]
+    size = sum(len(text.encode()) for text in texts if isinstance(text, str))
+    return -(-size // _BYTES_PER_TOKEN) + _TOKENS_PER_ITEM + _TOKENS_PER_PART * len(parts) + _TOKENS_PER_IMAGE * images
+
+
 def _item(id: str, body: JsonObject, rendering: Rendering, origin: str = "") -> Item:
     kind, encoded, prompt = str(body["type"]), encode(body), _prompt(rendering)
     return Item(
@@ -121,7 +133,7 @@ def _item(id: str, body: JsonObject, rendering: Rendering, origin: str = "") -> 
         kind,
         encoded,
         None if prompt == encoded else prompt,
-        _estimated(body),
+        tokens_of(body),
         origin=origin,
         opens=str(body["call_id"]) if kind in _CALLS and prompt else None,
         closes=str(body["call_id"]) if kind in _OUTPUTS else None,
@@ -134,14 +146,3 @@ def _prompt(rendering: Rendering) -> bytes:
 
 def _list(value: object) -> list[JsonObject]:
     return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
-
-
-def _estimated(body: JsonObject) -> int:
-    """The size estimate: UTF-8 bytes of text / 4 rounded up, plus 12 for the item, 7 for each part, 1,024 for each image."""
-    parts = [part for key in ("content", "summary", "output") for part in _list(body.get(key))]
-    images = sum(part.get("type") == "input_image" for part in parts)
-    texts = [body.get("arguments"), body.get("name"), body.get("input"), body.get("output")] + [
-        part.get("text", part.get("refusal")) for part in parts
-    ]
-    size = sum(len(text.encode()) for text in texts if isinstance(text, str))
-    return -(-size // _BYTES_PER_TOKEN) + _TOKENS_PER_ITEM + _TOKENS_PER_PART * len(parts) + _TOKENS_PER_IMAGE * images

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from orchestrator_svc.context.budget import tokens_of_text
+from orchestrator_svc.items import tokens_of
 from svckit.json_text import JsonObject, encode
 
 SUMMARY_HEADER = "[Summary of the conversation so far]\n"
@@ -35,9 +35,18 @@ def asking_for_summary(prompt: str) -> bytes:
 def window_of(elements: Sequence[JsonObject], summary: str, open_call_ids: Iterable[str], budget: int, *, with_messages: bool) -> bytes:
     """What stands for a context, rendered; `budget` is in tokens and bounds the messages that are kept."""
     kept = kept_messages(elements, budget) if with_messages else []
-    waiting = set(open_call_ids)
-    pending = [element for element in elements if element.get("type") == "function_call" and element.get("call_id") in waiting]
+    _, pending = parted(elements, open_call_ids)
     return b",".join(map(encode, [*kept, _message("user", SUMMARY_HEADER + summary), *pending]))
+
+
+def parted(elements: Sequence[JsonObject], open_call_ids: Iterable[str]) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The elements without the calls that still wait for an output, and those calls. Of calls with one id it is the last that waits."""
+    waiting, rest, pending = set(open_call_ids), list[JsonObject](), list[JsonObject]()
+    for element in reversed(elements):
+        waits = element.get("type") == "function_call" and element["call_id"] in waiting
+        (pending if waits else rest).append(element)
+        waiting -= {str(element["call_id"])} if waits else set()
+    return rest[::-1], pending[::-1]
 
 
 def kept_messages(elements: Sequence[JsonObject], budget: int) -> list[JsonObject]:
@@ -56,10 +65,11 @@ def kept_messages(elements: Sequence[JsonObject], budget: int) -> list[JsonObjec
 def without_oldest(elements: Sequence[JsonObject], budget: int) -> list[JsonObject]:
     """The newest whole turns that fit into `budget` tokens behind a marker; the last turn stays whatever its size.
 
-    A turn starts with a message of the user. Messages of the system and the developer at the start stay.
+    A turn starts with a message of the user that stands between no call and its output. Messages of the system and the developer at the
+    start stay.
     """
-    head = [element for element in elements[: _start_of_turns(elements)] if element.get("role") in ("system", "developer")]
-    turns = _turns(elements[_start_of_turns(elements) :])
+    start = _start_of_turns(elements)
+    head, turns = list(elements[:start]), _turns(elements[start:])
     budget -= sum(map(tokens_of, head))
     kept: list[list[JsonObject]] = []
     for turn in reversed(turns):
@@ -71,27 +81,21 @@ def without_oldest(elements: Sequence[JsonObject], budget: int) -> list[JsonObje
     return [*head, *marker, *(element for turn in reversed(kept) for element in turn)]
 
 
-def tokens_of(element: JsonObject) -> int:
-    """The estimated size of one rendered element."""
-    return -(-len(encode(element)) // 4)
-
-
-def summary_tokens(summary: str) -> int:
-    """The estimated size of a summary in a window."""
-    return tokens_of_text(SUMMARY_HEADER + summary)
-
-
 def _start_of_turns(elements: Sequence[JsonObject]) -> int:
-    return next((n for n, element in enumerate(elements) if element.get("role") == "user"), len(elements))
+    return next((n for n, element in enumerate(elements) if element.get("role") not in ("system", "developer")), len(elements))
 
 
 def _turns(elements: Sequence[JsonObject]) -> list[list[JsonObject]]:
-    turns: list[list[JsonObject]] = []
+    turns, waiting = list[list[JsonObject]](), set[object]()
     for element in elements:
-        if element.get("role") == "user" or not turns:
+        if not turns or (element.get("role") == "user" and not waiting):
             turns.append([])
         turns[-1].append(element)
+        waiting ^= {element["call_id"]} if element.get("type") in _PAIRED else set()
     return turns
+
+
+_PAIRED = ("function_call", "function_call_output")
 
 
 def _is_summary(element: JsonObject) -> bool:

@@ -30,8 +30,8 @@ def is_due(turn: Turn) -> bool:
         return False
     if rules.only:
         return turn.compacted_from is None
-    size, last = estimated(turn), turn.compacted_tokens or turn.parent.carried.compacted_tokens
-    return rules.threshold > 0 and size > rules.threshold and size > last * (1 + rules.growth)
+    last = turn.compacted_tokens or turn.parent.carried.compacted_tokens
+    return rules.threshold > 0 and estimated(turn) > rules.threshold and _estimate(turn) > last * (1 + rules.growth)
 
 
 def estimated(turn: Turn) -> int:
@@ -45,22 +45,32 @@ def with_estimate(turn: Turn) -> Turn:
 
 
 def asked(turn: Turn) -> CallModel:
-    """The model call that summarises the context: the same words as ever, so that the engine has them still, and one message more."""
+    """The model call that summarises the context: the same words as ever, so that the engine has them still, and one message more.
+
+    Calls that wait for an output are not shown: engines refuse them, and they stay as they are.
+    """
     rules = turn.request.compaction
     tools = tuple(turn.output.tools.declarations())
-    input = b",".join(filter(None, (prompts(turn), compaction.asking_for_summary(rules.prompt))))
+    input = b",".join(filter(None, (_settled(turn), compaction.asking_for_summary(rules.prompt))))
     return CallModel(turn.round, input, tools, "none" if tools else None, without=_NOT_FOR_SUMMARIES, model=rules.model)
+
+
+def _settled(turn: Turn) -> bytes:
+    waiting = waiting_calls(turn)
+    if not waiting:
+        return prompts(turn)
+    return b",".join(map(encode, compaction.parted(compaction.elements_of(prompts(turn)), waiting)[0]))
 
 
 def heard(summary: Summary, events: tuple[ModelEvent, ...]) -> Summary:
     """The summary with what the model has sent of it."""
-    text = summary.text
+    text, in_pieces = summary.text, summary.in_pieces
     for event in events:
         if isinstance(event, PartDelta) and event.kind is PartKind.TEXT:
-            text += event.text
-        elif isinstance(event, ItemFinished) and not text:
-            text = "".join(whole for kind, _, whole, _ in final_parts(event.item) if kind is PartKind.TEXT)
-    return Summary(text)
+            text, in_pieces = text + event.text, True
+        elif isinstance(event, ItemFinished) and not in_pieces:
+            text += "".join(whole for kind, _, whole, _ in final_parts(event.item) if kind is PartKind.TEXT)
+    return Summary(text, in_pieces)
 
 
 def written(turn: Turn, summary: str) -> tuple[Turn, projection.Written]:
@@ -74,8 +84,8 @@ def written(turn: Turn, summary: str) -> tuple[Turn, projection.Written]:
     blob = rules.seals.seal(turn.request.owner, SEALED_KIND, portable)
     place = turn.output.ordered
     result = projection.show_compaction(turn.output, blob, window)
-    tokens = -(-len(window) // 4)
-    return replace(turn, compacted_from=place, compacted_tokens=tokens), result
+    turn = replace(turn, compacted_from=place, output=result[0])
+    return replace(turn, compacted_tokens=_estimate(turn)), result
 
 
 def compacted(turn: Turn, last: StreamEvent) -> bytes:
@@ -122,11 +132,12 @@ def own_items(turn: Turn) -> tuple[Item, ...]:
 def truncated(turn: Turn, input: bytes) -> bytes:
     """The input, cut to the model's context window where the request or a failed compaction asks for that and the window is known."""
     rules = turn.request.compaction
+    room = rules.context_window - (turn.request.max_output_tokens or 0)
     size = estimated(turn)
-    if not rules.context_window or size <= rules.context_window or not (rules.truncate or turn.compaction_failed):
+    if not rules.context_window or size <= room or not (rules.truncate or turn.compaction_failed):
         return input
     beside = tokens_around(turn.request.forwarded.get("instructions"), turn.output.tools.declarations())
-    kept = compaction.without_oldest(compaction.elements_of(input), rules.context_window - beside)
+    kept = compaction.without_oldest(compaction.elements_of(input), room * _estimate(turn) // size - beside)
     return b",".join(map(encode, kept))
 
 

@@ -40,9 +40,10 @@ class Ending(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """A summary that the model is writing."""
+    """A summary that the model is writing; `in_pieces`: its text has come in deltas, so that whole items only repeat it."""
 
     text: str = ""
+    in_pieces: bool = False
 
 
 class Turn(Struct, frozen=True):

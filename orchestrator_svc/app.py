@@ -50,10 +50,11 @@ async def open_orchestrator(settings: Settings, history: grpc.aio.Channel | None
         channel = history if history is not None else await stack.enter_async_context(_history_channel(settings))
         store = History(channel, Caller(settings.grpc), settings.orchestrator)
         toolbox = await stack.enter_async_context(open_toolbox(settings))
-        opening = Opening(store, toolbox.kinds, _rules(settings), settings.compaction.thresholds, provider.name, settings.orchestrator)
+        rules = _rules(settings)
+        opening = Opening(store, toolbox.kinds, rules, settings.compaction.thresholds, provider.name, settings.orchestrator)
         desk = await stack.enter_async_context(Desk(provider, store, toolbox, opening, settings.orchestrator))
         services = Services(settings.grpc, log_fields=("owner",))
-        services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, Conversations(store), provider))
+        services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, Conversations(store, rules.seals), provider))
         add_health(services, {SERVICE: provider.answers})
         address = None
         if settings.orchestrator.listen:

@@ -117,6 +117,8 @@ def _read_reasoning(given: JsonObject, path: str) -> JsonObject:
     body: JsonObject = {"type": "reasoning", "summary": summary}
     if content:
         body["content"] = content
+    if given.get("encrypted_content") is not None:
+        _string(given, "encrypted_content", path)
     return body | _rest(given, ("type", "summary", "content"))
 
 

@@ -11,9 +11,9 @@ import msgspec
 from orchestrator_svc.context.approvals import Approved, resolve
 from orchestrator_svc.context.carried import DECLARING, NOTHING_CARRIED, Carried, Pending
 from orchestrator_svc.context.pairing import check_paired, still_open
-from orchestrator_svc.context.sealing import is_sealed
+from orchestrator_svc.context.unsealing import unsealed
 from orchestrator_svc.errors import InvalidRequest
-from orchestrator_svc.items import HOSTED, Item, make_standing_for
+from orchestrator_svc.items import HOSTED, Item
 from orchestrator_svc.request import TurnRequest
 from orchestrator_svc.tools.base import Spec
 from orchestrator_svc.tools.table import ToolTable, declared_by_items
@@ -69,26 +69,11 @@ def _stored(draft: Draft, item: Item, position: int) -> Item:
 
 
 def _unseal(draft: Draft) -> Draft:
-    """What was sealed here and given to the client comes back, and is opened: a compaction its window, reasoning its text."""
-    opened = tuple(_opened(draft.request, item, position) for position, item in enumerate(draft.request.input))
-    return replace(draft, request=replace(draft.request, input=opened))
-
-
-def _opened(request: TurnRequest, item: Item, position: int) -> Item:
-    if item.type not in ("compaction", "reasoning"):
-        return item
-    blob = msgspec.json.decode(item.body, type=_Sealed).encrypted_content
-    if item.type == "reasoning" and (item.rendered or not is_sealed(blob)):
-        return item
-    content = request.compaction.seals.open(request.owner, item.type, blob)
-    if content is None:
-        problem = "The encrypted content was not made here, or has been changed."
-        raise InvalidRequest(problem, param=f"input[{position}].encrypted_content")
-    return make_standing_for(item.id, msgspec.json.decode(item.body, type=JsonObject), content)
-
-
-class _Sealed(msgspec.Struct):
-    encrypted_content: str = ""
+    """What was sealed here and given to the client comes back, and is opened."""
+    request = draft.request
+    seals, owner = request.compaction.seals, request.owner
+    opened = tuple(unsealed(item, seals, owner, f"input[{position}]") for position, item in enumerate(request.input))
+    return replace(draft, request=replace(request, input=opened))
 
 
 def _trigger(draft: Draft) -> Draft:

@@ -8,7 +8,6 @@ import json
 import os
 import selectors
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -103,10 +102,6 @@ class Gateway:
             process.kill()
             _closed(process)
 
-    def ask_to_stop(self, room: str) -> None:
-        """Sends SIGTERM and does not wait."""
-        self._processes[self.group_of(room)].send_signal(signal.SIGTERM)
-
     def close(self) -> None:
         """Ends all processes, the edge first, and removes their files."""
         for group in reversed(self.groups):
@@ -116,9 +111,6 @@ class Gateway:
 
     def group_of(self, room: str) -> tuple[str, ...]:
         return next(group for group in self.groups if room in group)
-
-    def pid(self, room: str) -> int:
-        return self._processes[self.group_of(room)].pid
 
     def address(self, room: str) -> str:
         """Where a room's gRPC listens."""

@@ -4,11 +4,12 @@ import asyncio
 import hashlib
 import json
 
+import aiohttp
 import pytest
 
 from tests.end_to_end.client import Client, refusal_of
 from tests.fakes.engine import FakeEngine
-from tests.fakes.scripts import Script, hang_up, never, status, stream_bytes, text
+from tests.fakes.scripts import Script, hang_up, status, stream_bytes, text
 
 PATHS = ["/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens"]
 HEAD = b'{"model":"m","store":false,"input":"hi"'
@@ -137,11 +138,9 @@ async def test_a_request_id_and_a_trace_go_through(ada: Client, engine: FakeEngi
     assert {received.headers["traceparent"].split("-")[1] for received in engine.posts} == {trace.split("-")[1]}
 
 
-@pytest.mark.parametrize("script", [hang_up(), hang_up("reset"), never()], ids=["close", "reset", "silence"])
+@pytest.mark.parametrize("script", [hang_up(), hang_up("reset")], ids=["close", "reset"])
 async def test_an_engine_that_says_nothing_is_an_error(ada: Client, engine: FakeEngine, script: Script) -> None:
     """B106, B111: an error status with a JSON body; the request was sent once."""
-    if script.ending == "hang":
-        pytest.skip("the wait for the first byte is longer than a test")
     engine.play(script)
     reply = await ada.request("POST", "/v1/responses", HEAD + b',"stream":true}')
 
@@ -153,7 +152,7 @@ async def test_a_stream_that_breaks_is_seen_to_break(ada: Client, engine: FakeEn
     """B032: the client's connection breaks too; no end is made up."""
     engine.play(text("one two three four").cut(events=5, ending="reset"))
     async with ada.streaming("hi", store=False) as answer:
-        with pytest.raises(Exception, match=r"(?i)payload|closed|disconnected"):
+        with pytest.raises(aiohttp.ClientPayloadError):
             await answer.read()
 
 

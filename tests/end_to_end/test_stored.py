@@ -124,7 +124,7 @@ async def test_an_item_of_a_kind_from_the_future_is_kept_and_shown(ada: Client, 
     assert texts(engine.posts[1]) == ["one", "two"]
 
 
-async def test_a_cancelled_or_unknown_id_is_not_found(ada: Client, engine: FakeEngine) -> None:
+async def test_an_unknown_id_is_not_found(ada: Client, engine: FakeEngine) -> None:
     """Unknown ids look alike, well-formed or not."""
     unknown = f"resp_{'0' * 40}"
     refusal = await ada.refused("hi", previous_response_id=unknown)

@@ -36,7 +36,7 @@ BODIES = [
     HEAD + b',"tools":null,"previous_response_id":null,"conversation":null}',
     HEAD + b',"tools":[{"type":"function","name":"a","parameters":{"z":1,"a":{"$ref":"#"}}}]}',
     HEAD + b',"metadata":{"k":"v"},"user":"u","safety_identifier":"s"}',
-    HEAD + b',"include":["reasoning.encrypted_content"],"reasoning":{"effort":"extreme"}}',
+    HEAD + b',"include":["message.output_text.logprobs"],"reasoning":{"effort":"extreme"}}',
     HEAD + b',"temperature":99}',
     HEAD + b',"background":false}',
     HEAD + b',"context_management":[]}',

@@ -1,4 +1,7 @@
-"""`python -m tests.clients [--only WORDS] [--list]`: a line for each scenario, a table, then `N passed, N failed`; exit status 1 if any failed."""
+"""`python -m tests.clients [--only WORDS] [--list]`: a line for each scenario, a table, then `N passed, N failed`.
+
+The exit status is 1 if any failed, or if there was none.
+"""
 
 import argparse
 import asyncio

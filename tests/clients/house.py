@@ -5,6 +5,7 @@ Everything listens on loopback, and what the clients ask of other hosts goes to 
 
 import asyncio
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -48,7 +49,7 @@ class House:
     def environment(self, home: Path) -> dict[str, str]:
         """What a client's process sees: the address, the key, a home of its own, and no way out."""
         ours = {"OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": KEY, "MCP_URL": self.mcp.url, "HOME": str(home)}
-        proxies = {name: NOWHERE for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
+        proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), NOWHERE)
         quiet = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
         return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **ours, **proxies, **quiet}
 
@@ -85,11 +86,9 @@ class House:
 
 
 def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends what a client has left running: it leads a session of its own."""
-    try:
-        os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        pass
+    """Ends a client that still runs, and what it has started: it leads a session of its own."""
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _shortened(text: str, limit: int = 1500) -> str:

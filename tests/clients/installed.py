@@ -1,6 +1,7 @@
 """The clients themselves: npm and PyPI packages of fixed versions, in a cache outside the tree that is made once.
 
-The versions stand in `package.json` and `requirements.txt`; a changed file is another directory of the cache. Nothing else here asks a registry.
+The versions stand in `package.json` and `requirements.txt`; a changed file is another directory of the cache. Nothing else here asks a
+registry.
 """
 
 import fcntl

@@ -1,5 +1,6 @@
-"""The scripted model of the clients' engine: it calls the tool it is forced to or that the user speaks of, with arguments that fit, and fills
-schemas. Asked "What did I say?", it repeats all that users have said to it, so that a client can see what was remembered.
+"""The scripted model of the clients' engine: it calls the tool that it is forced to or that the user speaks of, and fills schemas.
+
+Asked "What did I say?", it repeats all that users have said to it, so that a client can see what was remembered.
 """
 
 import json

@@ -41,8 +41,8 @@ class EventLog:
             raise LeaseLost(id=response_id)
         self._bell.ring(response_id)
 
-    async def watch(self, owner: str, response_id: str, after: int) -> AsyncGenerator[list[Event], None]:
-        """The events behind a number, as they are stored, until the last one of the turn."""
+    async def watch(self, owner: str, response_id: str, after: int, *, only_logged: bool = False) -> AsyncGenerator[list[Event], None]:
+        """The events behind a number, as they are stored, until the last one of the turn; or those only that are stored already."""
         key = key_of(owner, "response_id", response_id, ResponseNotFound)
         now = asyncio.get_running_loop().time
         quiet_until = now() + self._longest_turn_seconds
@@ -54,7 +54,7 @@ class EventLog:
                     after = part.events[-1].number
                     yield part.events
                     quiet_until = now() + self._longest_turn_seconds
-                elif part.ended:
+                elif part.ended or only_logged:
                     return
                 elif now() >= quiet_until:
                     raise WatchTimeout(id=response_id)

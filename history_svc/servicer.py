@@ -176,7 +176,8 @@ class HistoryServicer(HistoryServiceServicer):
 
     async def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[pb.WatchEventsReply]:
         """Holds no connection while it sends or waits, and no more than one part of the log in memory."""
-        watching = self._events.watch(checked_owner(request.owner), request.response_id, request.starting_after)
+        owner, only_logged = checked_owner(request.owner), request.only_logged
+        watching = self._events.watch(owner, request.response_id, request.starting_after, only_logged=only_logged)
         async with aclosing(watching) as parts:
             async for events in parts:
                 for reply in watch_replies(events):

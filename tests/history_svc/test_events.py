@@ -92,6 +92,16 @@ async def test_a_turn_that_ended_long_ago_has_no_further_event(client: Client, d
     assert await client.watch(id) == events("a")
 
 
+async def test_what_is_logged_so_far_is_given_without_waiting(client: Client) -> None:
+    id = await client.enqueue()
+    assert await client.watch(id, only_logged=True) == []
+    taken = await client.take()
+    for n in range(40):
+        await client.log(taken, f"event {n}", first=n)
+
+    assert await client.watch(id, 1, only_logged=True) == events(*(f"event {n}" for n in range(40)))[2:]
+
+
 async def test_foreground_turns_have_no_events(client: Client) -> None:
     turn = root("q", "a")
     await client.commit(turn)

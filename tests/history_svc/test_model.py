@@ -8,16 +8,24 @@ from hypothesis import strategies as st
 from history_svc.model import (
     MESSAGE_BYTES,
     PIECE_BYTES,
+    Event,
     Piece,
     Span,
     Spans,
+    StoredItem,
+    body_with,
+    call_id_of,
     count_of,
+    events_behind,
     gathered,
     in_groups,
+    newest_shown,
+    other_half,
     part_of,
     places_behind,
     places_of,
     spans_of,
+    spellings_of,
     taken_apart,
 )
 
@@ -86,3 +94,45 @@ def test_groups_are_small_unless_one_part_is_large(sizes: list[int]) -> None:
     assert [size for group in groups for size in group] == sizes
     assert all(sum(group) <= MESSAGE_BYTES or len(group) == 1 for group in groups)
     assert all(sum(left) + right[0] > MESSAGE_BYTES for left, right in pairwise(groups))
+
+
+@given(st.text(min_size=1))
+def test_a_call_id_is_found_however_it_is_spelled(call_id: str) -> None:
+    for spelling in spellings_of(call_id):
+        assert call_id_of(b'{"type":"function_call","call_id":%b,"name":"f"}' % spelling) == call_id
+        assert call_id_of(b'{"type":"message"},{"call_id":%b}' % spelling) == call_id
+
+
+def test_what_has_no_call_id_has_an_empty_one() -> None:
+    assert [call_id_of(content) for content in (b"", b"{}", b"no JSON", b'{"call_id":7}', b"\xff")] == [""] * 5
+
+
+def test_the_other_half_is_the_nearest_that_has_the_very_call_id() -> None:
+    candidates = [(4, b'{"call_id":"call_10"}'), (5, b'{"call_id":"call_1"}'), (9, b'{"call_id":"call_1"}')]
+
+    assert other_half(candidates, "call_1", last=False) == 5
+    assert other_half(candidates, "call_1", last=True) == 9
+    assert other_half(candidates, "call_2", last=True) is None
+
+
+def test_the_newest_item_that_is_listed_and_shown_is_meant() -> None:
+    items = [
+        StoredItem(9, "a", "m", b"x", b""),
+        StoredItem(7, "a", "m", b"", b"y"),
+        StoredItem(5, "a", "m", b"x", b""),
+        StoredItem(3, "a", "m", b"x", b""),
+    ]
+
+    assert newest_shown(items, (Span(1, 8),)) == items[2]
+    assert newest_shown(items, (Span(1, 3),)) is None
+
+
+def test_a_body_keeps_what_is_not_changed_byte_for_byte() -> None:
+    body = b'{"b":1.50,"status":"queued","a":{"z":1e3,"y":"\\u00e9"}}'
+
+    assert body_with(body, status="failed", error=None) == b'{"b":1.50,"status":"failed","a":{"z":1e3,"y":"\\u00e9"},"error":null}'
+    assert body_with(b"no JSON", status="failed") == b"no JSON"
+
+
+def test_events_of_a_batch_are_those_behind_a_number() -> None:
+    assert events_behind(5, ["a", "b", "c"], [b"1", b"2", b"3"], 5) == [Event(6, "b", b"2"), Event(7, "c", b"3")]

@@ -151,9 +151,9 @@ class Client:
         fields = {"owner": taken.owner, "response_id": taken.response_id, "fencing_token": taken.fencing_token, "ended": ended}
         await self.call("AppendEvents", events=events(*words, first=first), **fields)
 
-    async def watch(self, response_id: str, after: int = -1, owner: str = OWNER) -> list[pb.LoggedEvent]:
-        """All events behind a number, to the end of the turn."""
-        request = pb.WatchEventsRequest(owner=owner, response_id=response_id, starting_after=after)
+    async def watch(self, response_id: str, after: int = -1, owner: str = OWNER, *, only_logged: bool = False) -> list[pb.LoggedEvent]:
+        """All events behind a number, to the end of the turn or of what is logged."""
+        request = pb.WatchEventsRequest(owner=owner, response_id=response_id, starting_after=after, only_logged=only_logged)
         try:
             return [event async for reply in self.stub.WatchEvents(request) for event in reply.events]
         except grpc.aio.AioRpcError as exc:

@@ -19,7 +19,7 @@ from orchestrator_svc.context import parent as parents
 from orchestrator_svc.context.approvals import Approved, call_id_of
 from orchestrator_svc.context.carried import Carried
 from orchestrator_svc.context.parent import Continuation
-from orchestrator_svc.errors import InvalidRequest
+from orchestrator_svc.errors import CompactionFailed, InvalidRequest
 from orchestrator_svc.tools.base import Tool, ToolCall, ToolResult
 from orchestrator_svc.tools.names import flat_name
 from orchestrator_svc.turn import compacting, snapshot
@@ -45,6 +45,7 @@ from orchestrator_svc.turn.output import MadeCall
 from orchestrator_svc.turn.response import body_of, response_of
 from orchestrator_svc.turn.shapes import parsed
 from orchestrator_svc.turn.state import Ending, Phase, Summary, Turn
+from svckit.errors import ServiceError
 
 Step = tuple[Turn, tuple[Action, ...]]
 
@@ -156,7 +157,7 @@ def _approved_call(turn: Turn, approved: Approved) -> ToolCall:
     return ToolCall(call_id_of(approved.request_id), tool, parsed(pending.arguments) or {}, approved.request_id)
 
 
-def _refused(turn: Turn, error: InvalidRequest) -> Step:
+def _refused(turn: Turn, error: ServiceError) -> Step:
     if turn.phase is Phase.WAITING:
         return replace(turn, phase=Phase.OVER), (Refuse(error),)
     return _failed(turn, error.reason, error.message)
@@ -188,16 +189,16 @@ def _summary_sent(turn: Turn, summary: Summary, event: ModelSent) -> Step:
         usage = _summed(turn.usage, terminal.usage)
         return _summarised(replace(turn, summary=None, usage=usage, at=event.at), summary if terminal.cut is None else Summary())
     if isinstance(terminal, ModelFailed):
-        return _summarised(replace(turn, summary=None, at=event.at), Summary())
+        return _summarised(replace(turn, summary=None, at=event.at), Summary(), terminal.refusal)
     return replace(turn, summary=summary), ()
 
 
-def _summarised(turn: Turn, summary: Summary) -> Step:
+def _summarised(turn: Turn, summary: Summary, failure: ServiceError | None = None) -> Step:
     """Goes on with the summary, or without one: a compaction that fails does not fail the turn, unless it is all that was asked for."""
     if not summary.text.strip():
         turn = replace(turn, compaction_failed=True)
         if turn.request.compaction.only:
-            return _failed(turn, "compaction_failed", "The model gave no summary.")
+            return _refused(turn, failure or CompactionFailed())
         return _next_round(turn)
     turn, opening = _opened(turn)
     turn, written = compacting.written(turn, summary.text)

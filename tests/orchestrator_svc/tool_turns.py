@@ -8,9 +8,10 @@ Every turn's stream is checked before a test sees it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import cast
 
 import msgspec
@@ -21,7 +22,7 @@ from history_svc.settings import Settings as HistoryRoom
 from orchestrator_svc.history import History
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.providers.registry import open_provider
-from orchestrator_svc.request import ToolKinds
+from orchestrator_svc.request import CompactionRules, ToolKinds
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
 from orchestrator_svc.tools import web_search
 from orchestrator_svc.tools.base import ListedTool, McpServer, ToolCall, ToolFailed, ToolResult
@@ -188,7 +189,13 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(database: str, tools: AbstractAsyncContextManager[Toolbox] | None = None, **settings: object) -> AsyncIterator[World]:
+async def open_world(
+    database: str,
+    tools: AbstractAsyncContextManager[Toolbox] | None = None,
+    rules: CompactionRules = RULES,
+    thresholds: Mapping[str, int] = MappingProxyType({}),
+    **settings: object,
+) -> AsyncIterator[World]:
     """A desk with `web_search` and MCP tools that are fakes, or with other tools; `settings` are those of `[orchestrator]`."""
     own = HistorySettings(listen="", database_url=database, migrate_at_start=False, sweep_interval_seconds=0)
     orchestrator = OrchestratorSettings(**{"drain_seconds": 0.2, **settings})  # type: ignore[arg-type]
@@ -199,7 +206,7 @@ async def open_world(database: str, tools: AbstractAsyncContextManager[Toolbox] 
         store = History(channel, Caller(GrpcSettings()), orchestrator)
         async with (
             open_provider(EngineSettings(url=engine.url), orchestrator) as provider,
-            Desk(provider, store, used, Opening(store, used.kinds, RULES, {}, "engine", orchestrator), orchestrator) as desk,
+            Desk(provider, store, used, Opening(store, used.kinds, rules, thresholds, "engine", orchestrator), orchestrator) as desk,
         ):
             yield World(engine, desk, search, mcp, lister, HistoryServiceStub(channel))
             await desk.drain()

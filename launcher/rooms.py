@@ -16,9 +16,8 @@ from history_svc.app import open_history
 from history_svc.settings import Settings as HistorySettings
 from http_edge.app import open_edge
 from http_edge.settings import Settings as EdgeSettings
-from orchestrator_svc.app import open_orchestrator
+from orchestrator_svc.app import Orchestrator, open_orchestrator
 from orchestrator_svc.settings import Settings as OrchestratorSettings
-from orchestrator_svc.turn.desk import Desk
 from svckit.grpc_server import Services
 from svckit.local_channel import LocalChannel
 from svckit.settings import Sections, check_sections, load
@@ -87,13 +86,13 @@ async def open_rooms(names: frozenset[str], settings: RoomSettings) -> AsyncIter
             edge = await stack.enter_async_context(open_edge(settings.edge, history, orchestrator))
             addresses["edge"] = edge.url
             if "orchestrator" in names:
-                stack.callback(_start_draining, running.desk, endings)
+                stack.callback(_start_draining, running, endings)
         yield Opened(addresses)
 
 
-def _start_draining(desk: Desk, endings: set[asyncio.Task[None]]) -> None:
+def _start_draining(running: Orchestrator, endings: set[asyncio.Task[None]]) -> None:
     """Turns are told to end while the edge still carries their last events; it would only see them cancelled otherwise."""
-    endings.add(asyncio.create_task(desk.drain()))
+    endings.add(asyncio.create_task(running.drain()))
 
 
 def _local_channel(stack: AsyncExitStack, services: Services, grace: float) -> LocalChannel:

@@ -1,5 +1,6 @@
 """The orchestrator as one thing that can be opened: its provider, its desk, and what it serves."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from orchestrator_svc.request import CompactionRules
 from orchestrator_svc.servicer import Orchestrator as Servicer
 from orchestrator_svc.settings import Settings
 from orchestrator_svc.tools.registry import open_toolbox
+from orchestrator_svc.turn.background import BackgroundTurns
 from orchestrator_svc.turn.desk import Desk
 from orchestrator_svc.turn.opening import Opening
+from orchestrator_svc.turn_queue import TurnQueue
 from svckit.grpc_client import Caller, open_channel
 from svckit.grpc_server import Services, add_health, open_server
 from svckit.logs import get_logger
@@ -33,11 +36,16 @@ _LAST_CALLS_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Orchestrator:
-    """A running orchestrator. `address` is None when it listens nowhere; `desk.drain()` ends its turns before it is left."""
+    """A running orchestrator. `address` is None when it listens nowhere."""
 
     services: Services
     address: str | None
     desk: Desk
+    background: BackgroundTurns
+
+    async def drain(self) -> None:
+        """Ends its turns, before it is left."""
+        await asyncio.gather(self.desk.drain(), self.background.drain())
 
 
 @asynccontextmanager
@@ -48,20 +56,25 @@ async def open_orchestrator(settings: Settings, history: grpc.aio.Channel | None
     async with AsyncExitStack() as stack:
         provider = await stack.enter_async_context(open_provider(settings.engine, settings.orchestrator))
         channel = history if history is not None else await stack.enter_async_context(_history_channel(settings))
-        store = History(channel, Caller(settings.grpc), settings.orchestrator)
+        caller = Caller(settings.grpc)
+        store = History(channel, caller, settings.orchestrator)
         toolbox = await stack.enter_async_context(open_toolbox(settings))
         rules = _rules(settings)
         opening = Opening(store, toolbox.kinds, rules, settings.compaction.thresholds, provider.name, settings.orchestrator)
         desk = await stack.enter_async_context(Desk(provider, store, toolbox, opening, settings.orchestrator))
+        queue = TurnQueue(channel, caller, settings.orchestrator)
+        turns = BackgroundTurns(desk, opening, store, queue, settings.orchestrator)
+        background = await stack.enter_async_context(turns)
         services = Services(settings.grpc, log_fields=("owner",))
-        services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, Conversations(store, rules.seals), provider))
+        services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, background, Conversations(store, rules.seals), provider))
         add_health(services, {SERVICE: provider.answers})
         address = None
         if settings.orchestrator.listen:
             server = open_server(services, settings.orchestrator.listen, settings.grpc, _LAST_CALLS_SECONDS)
             address = await stack.enter_async_context(server)
-        stack.push_async_callback(desk.drain)
-        yield Orchestrator(services, address, desk)
+        running = Orchestrator(services, address, desk, background)
+        stack.push_async_callback(running.drain)
+        yield running
 
 
 def _rules(settings: Settings) -> CompactionRules:

@@ -1,5 +1,7 @@
 """Between messages of the contract and the values that turns are made of. Pure."""
 
+from dataclasses import replace
+
 from orchestrator_svc.errors import InvalidRequest
 from orchestrator_svc.items import Item
 from orchestrator_svc.request import Asked
@@ -37,6 +39,14 @@ def asked_of(request: wire.CreateResponseRequest) -> Asked:
         response_id=request.response_id,
         prewarm=request.prewarm,
     )
+
+
+def queued_of(request: wire.StartResponseRequest) -> Asked:
+    """What is asked for, to be run in the background."""
+    asked = asked_of(request.turn)
+    if request.owner != asked.owner:
+        raise InvalidRequest("The turn is another owner's.", param="owner")
+    return replace(asked, background=True, keep_continuation=False, prewarm=False)
 
 
 def reply_of(batch: Batch) -> wire.CreateResponseReply:

@@ -210,10 +210,12 @@ class History:
         except RemoteError as error:
             log.error("a turn was not saved", response_id=record.response_id, reason=error.reason, status=error.status.name)
             if error.status in _UNKNOWN_OUTCOME:
-                return SaveFailed(OUTCOME_UNKNOWN, "The response may or may not have been stored; ask for it by its id.")
+                told = "The response may or may not have been stored; ask for it by its id."
+                return SaveFailed(OUTCOME_UNKNOWN, told, is_passing=True)
             if error.reason == LEASE_LOST:
                 return SaveFailed(LEASE_LOST, "The turn has passed to another process.")
-            return SaveFailed("storage_failed", "The response could not be stored.")
+            is_passing = error.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+            return SaveFailed("storage_failed", "The response could not be stored.", is_passing=is_passing)
 
     async def _loaded(self, request: history_pb2.LoadContextRequest) -> tuple[Head, Prompts]:
         head: Head | None = None

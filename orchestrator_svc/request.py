@@ -86,6 +86,7 @@ class Parameters(msgspec.Struct, frozen=True):
     context_management: list[JsonObject] | None = None
     prompt: JsonObject | None = None
     truncation: str | None = None
+    background: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ def read_request(asked: Asked, kinds: ToolKinds, rules: CompactionRules, new_id:
     given = _decoded(asked.parameters, JsonObject)
     known = _decoded(asked.parameters, Parameters)
     _refuse_unsupported(known)
+    _check_background(known, asked)
     if not asked.model:
         raise InvalidRequest("A model is needed.", param="model")
     if asked.previous_response_id is not None and asked.conversation_id is not None:
@@ -251,6 +253,21 @@ def _compaction(known: Parameters, asked: Asked, rules: CompactionRules) -> Comp
             raise InvalidRequest("A compact_threshold is a number of tokens.", param=f"{path}.compact_threshold")
         rules = replace(rules, threshold=threshold or rules.threshold)
     return rules
+
+
+def _check_background(known: Parameters, asked: Asked) -> None:
+    """A turn that waits is stored with its request, and a credential is stored nowhere."""
+    if not asked.background:
+        if known.background:
+            raise InvalidRequest("A background turn is started, not streamed.", param="background")
+        return
+    if not asked.store:
+        raise InvalidRequest("A background turn needs store: true.", param="store")
+    for position, tool in enumerate(known.tools or ()):
+        for secret in ("authorization", "headers"):
+            if tool.get("type") == "mcp" and tool.get(secret):
+                told = f"A background turn cannot keep the '{secret}' of a tool; name the server and its credentials in the configuration."
+                raise InvalidRequest(told, param=f"tools[{position}].{secret}")
 
 
 def _refuse_unsupported(known: Parameters) -> None:

@@ -6,8 +6,9 @@ from contextlib import aclosing
 import grpc
 
 from orchestrator_svc.conversations import Conversations
-from orchestrator_svc.convert import asked_of, check_owner, check_relayed, item_of, reply_of
+from orchestrator_svc.convert import asked_of, check_owner, check_relayed, item_of, queued_of, reply_of
 from orchestrator_svc.providers.base import Provider
+from orchestrator_svc.turn.background import BackgroundTurns
 from orchestrator_svc.turn.desk import Desk
 from turnkeep.orchestrator.v1 import orchestrator_pb2 as wire
 from turnkeep.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
@@ -18,8 +19,9 @@ Context = grpc.aio.ServicerContext[object, object]
 class Orchestrator(OrchestratorServiceServicer):
     """Serves `turnkeep.orchestrator.v1.OrchestratorService`."""
 
-    def __init__(self, desk: Desk, conversations: Conversations, provider: Provider) -> None:
+    def __init__(self, desk: Desk, background: BackgroundTurns, conversations: Conversations, provider: Provider) -> None:
         self._desk = desk
+        self._background = background
         self._conversations = conversations
         self._provider = provider
 
@@ -27,6 +29,10 @@ class Orchestrator(OrchestratorServiceServicer):
         async with aclosing(self._desk.respond(asked_of(request))) as batches:
             async for batch in batches:
                 yield reply_of(batch)
+
+    async def StartResponse(self, request: wire.StartResponseRequest, context: Context) -> wire.StartResponseReply:
+        response_id, response = await self._background.start(queued_of(request))
+        return wire.StartResponseReply(response_id=response_id, response=response)
 
     async def CountInputTokens(self, request: wire.CountInputTokensRequest, context: Context) -> wire.CountInputTokensReply:
         return wire.CountInputTokensReply(input_tokens=await self._desk.count(asked_of(request.turn)))

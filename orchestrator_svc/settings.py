@@ -43,6 +43,8 @@ class OrchestratorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     commit_timeout_seconds: Seconds = 30.0
     drain_seconds: Annotated[float, msgspec.Meta(ge=0)] = 20.0
     max_turns: Count = 2000
+    background_turns: Annotated[int, msgspec.Meta(ge=0)] = 4
+    background_lease_seconds: Annotated[float, msgspec.Meta(ge=1)] = 20.0
     max_rounds: Count = 10
     max_context_bytes: Count = 32 * 1024 * 1024
     max_output_chars: Count = 4 * 1024 * 1024

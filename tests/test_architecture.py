@@ -20,7 +20,7 @@ MAY_IMPORT = {
 OURS = {*MAY_IMPORT, "tests", "bench"}
 
 PURE = (
-    *(f"orchestrator_svc/turn/{name}.py" for name in ("events", "actions", "state", "machine", "output", "snapshot", "takeover")),
+    *(f"orchestrator_svc/turn/{name}.py" for name in ("events", "actions", "state", "machine", "output", "claims", "snapshot", "takeover")),
     "orchestrator_svc/context/*.py",
     "orchestrator_svc/tools/table.py",
     "orchestrator_svc/providers/routing.py",

@@ -33,10 +33,18 @@ class ListedTool:
         """Whether the server says that the tool changes nothing."""
         return bool((self.annotations or {}).get("readOnlyHint"))
 
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether the server says that a call changes no more when it is repeated."""
+        return self.is_read_only or bool((self.annotations or {}).get("idempotentHint"))
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One function that the engine may call. `flat` is its name there; `name` and `group` (namespace, server label) are the client's."""
+    """One function that the engine may call. `flat` is its name there; `name` and `group` (namespace, server label) are the client's.
+
+    A `repeatable` one does no harm when a call is run twice.
+    """
 
     flat: str
     kind: str
@@ -46,16 +54,21 @@ class Tool:
     settings: JsonObject = field(default_factory=dict)
     server: McpServer | None = None
     needs_approval: bool = False
+    repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a gateway-owned tool, ready to run. `approval_request_id` is set when a client has approved exactly this call."""
+    """One call of a gateway-owned tool, ready to run. `approval_request_id` is set when a client has approved exactly this call.
+
+    A call with a `claim_id` is claimed under it before it is run.
+    """
 
     call_id: str
     tool: Tool
     arguments: JsonObject
     approval_request_id: str = ""
+    claim_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +117,10 @@ class Spec:
     """What a turn must know of a gateway-owned tool before anything runs (pure).
 
     `kinds` are the values of a request tool's `type` that it answers to. `declare` makes the engine's function declaration (name,
-    description, parameters) from the request's tool and raises InvalidRequest with a `param` below the path it is given.
+    description, parameters) from the request's tool and raises InvalidRequest with a `param` below the path it is given. Calls of a
+    `repeatable` tool do no harm when they are run twice.
     """
 
     kinds: tuple[str, ...]
     declare: Callable[[JsonObject, str], JsonObject]
+    repeatable: bool = False

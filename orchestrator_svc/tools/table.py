@@ -157,7 +157,8 @@ def _tools_of(tool: JsonObject, path: str, specs: Mapping[str, Spec]) -> list[To
     if spec is None:
         raise Unsupported(what=f"A tool of type '{str(kind)[:64]}'", param=f"{path}.type")
     declaration = spec.declare(tool, path)
-    return [Tool(str(declaration["name"]), spec.kinds[0], str(declaration["name"]), declaration=declaration, settings=tool)]
+    name = str(declaration["name"])
+    return [Tool(name, spec.kinds[0], name, declaration=declaration, settings=tool, repeatable=spec.repeatable)]
 
 
 def _members(namespace: JsonObject, path: str) -> list[Tool]:
@@ -271,7 +272,16 @@ def _listed_tool(mcp: McpTool, listed: ListedTool) -> Tool:
     declaration: JsonObject = {"type": "function", "name": flat, "parameters": listed.input_schema}
     if listed.description:
         declaration["description"] = listed.description
-    return Tool(flat, "mcp", listed.name, mcp.server.label, declaration, server=mcp.server, needs_approval=mcp.needs_approval(listed))
+    return Tool(
+        flat,
+        "mcp",
+        listed.name,
+        mcp.server.label,
+        declaration,
+        server=mcp.server,
+        needs_approval=mcp.needs_approval(listed),
+        repeatable=listed.is_idempotent,
+    )
 
 
 def _name(tool: JsonObject, path: str) -> str:

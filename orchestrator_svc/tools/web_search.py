@@ -70,7 +70,9 @@ def declare(tool: JsonObject, path: str) -> JsonObject:
     return {"type": "function", "name": "web_search", "description": description, "parameters": parameters}
 
 
-SPEC = Spec(kinds=("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"), declare=declare)
+SPEC = Spec(
+    kinds=("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"), declare=declare, repeatable=True
+)
 
 
 @asynccontextmanager

@@ -33,6 +33,7 @@ from orchestrator_svc.turn.machine import first_call
 from orchestrator_svc.turn.opening import Opening
 from orchestrator_svc.turn.runner import Surroundings, run
 from orchestrator_svc.turn.state import Phase, Turn
+from orchestrator_svc.turn_queue import patiently
 from svckit.errors import ServiceError
 from svckit.lifecycle import Background
 from svckit.logs import get_logger
@@ -80,7 +81,7 @@ class Desk:
             async with self._leased(asked) as lease:
                 turn = await self._unless_stopped(self._opening.open(asked))
                 bind_contextvars(response_id=turn.response_id)
-                async with aclosing(run(turn, self._surroundings(lease))) as batches:
+                async with aclosing(run(turn, self.surroundings(lease))) as batches:
                     async for batch in batches:
                         if batch.events[0].sequence_number == 0:
                             FIRST_EVENT_SECONDS.observe(time.perf_counter() - started)
@@ -99,7 +100,7 @@ class Desk:
         Raises what a turn would be refused with, and CompactionFailed.
         """
         turn = await self._opening.open(replace(asked, store=False, compact_only=True))
-        async with aclosing(run(turn, self._surroundings(None))) as batches:
+        async with aclosing(run(turn, self.surroundings())) as batches:
             async for batch in batches:
                 last = batch.events[-1]
         return compacted(turn, last)
@@ -157,11 +158,12 @@ class Desk:
             self._running.discard(task)
             IN_FLIGHT.dec()
 
-    def _surroundings(self, lease: Lease | None) -> Surroundings:
+    def surroundings(self, lease: Lease | None = None, holder: str = "") -> Surroundings:
+        """What a turn of this process is run with; `holder` claims its calls, by default its response."""
         return Surroundings(
             provider=self._provider,
             list_tools=self._list_tools,
-            run_tool=self._run_tool,
+            run_tool=partial(self._run_tool, holder),
             max_parallel_calls=self._settings.max_parallel_calls,
             save=partial(self._save, lease),
             ended=_counted,
@@ -184,19 +186,21 @@ class Desk:
         except ToolFailed as failure:
             return ToolsListed(mcp, error=failure.message)
 
-    async def _run_tool(self, turn: Turn, call: ToolCall) -> ToolResult:
-        """Runs a call; one that a client approved is claimed before, so that it happens at most once, whoever asks for it again."""
-        if not call.approval_request_id:
+    async def _run_tool(self, holder: str, turn: Turn, call: ToolCall) -> ToolResult:
+        """Runs a call; one with a claim is claimed before, so that it happens at most once, whoever asks for it again."""
+        if not call.claim_id:
             return await self._toolbox.run(call)
-        owner, claim_id, response_id = turn.request.owner, call.approval_request_id, turn.response_id
+        owner, is_patient, holder = turn.request.owner, bool(holder), holder or turn.response_id
+        claiming = partial(self._history.claim, owner, call.claim_id, holder)
         try:
-            claim = await self._history.claim(owner, claim_id, response_id)
+            claim = await (patiently(claiming) if is_patient else claiming())
         except ServiceError:
-            return ToolResult("Error: the approval could not be recorded, so this call was not run.", failed=True)
+            return ToolResult("Error: it could not be recorded that this call is run, so it was not run.", failed=True)
         if not claim.granted:
-            return outcomes.read(claim.outcome)
+            may_run = call.tool.repeatable and not call.approval_request_id and claim.outcome is None
+            return await self._toolbox.run(call) if may_run else outcomes.read(claim.outcome)
         result = await self._toolbox.run(call)
-        settling = self._saves.start(self._history.settle(owner, claim_id, response_id, outcomes.write(result)), "record an outcome")
+        settling = self._saves.start(self._history.settle(owner, call.claim_id, holder, outcomes.write(result)), "record an outcome")
         await asyncio.shield(settling)
         return result
 

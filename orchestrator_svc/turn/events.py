@@ -127,10 +127,11 @@ class Saved(Struct, frozen=True):
 
 
 class SaveFailed(Struct, frozen=True):
-    """The turn is not stored, or nobody knows whether it is."""
+    """The turn is not stored, or nobody knows whether it is. `is_passing`: the same save may succeed later."""
 
     code: str
     message: str
+    is_passing: bool = False
 
 
 class Cancelled(Struct, frozen=True):

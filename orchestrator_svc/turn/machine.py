@@ -22,7 +22,7 @@ from orchestrator_svc.context.parent import Continuation
 from orchestrator_svc.errors import CompactionFailed, InvalidRequest
 from orchestrator_svc.tools.base import Tool, ToolCall, ToolResult
 from orchestrator_svc.tools.names import flat_name
-from orchestrator_svc.turn import compacting, snapshot
+from orchestrator_svc.turn import claims, compacting, snapshot
 from orchestrator_svc.turn import output as projection
 from orchestrator_svc.turn.actions import Action, CallModel, Emit, Finish, ListTools, Record, Refuse, RunTools, Save, StreamEvent
 from orchestrator_svc.turn.events import (
@@ -154,7 +154,7 @@ def _approved_call(turn: Turn, approved: Approved) -> ToolCall:
     if server is None:
         raise InvalidRequest(f"The MCP server '{pending.server_label}' of the approved call is not among the tools.", param="tools")
     tool = Tool(flat_name("mcp", server.label, pending.name), "mcp", pending.name, server.label, server=server)
-    return ToolCall(call_id_of(approved.request_id), tool, parsed(pending.arguments) or {}, approved.request_id)
+    return ToolCall(call_id_of(approved.request_id), tool, parsed(pending.arguments) or {}, approved.request_id, approved.request_id)
 
 
 def _refused(turn: Turn, error: ServiceError) -> Step:
@@ -350,6 +350,7 @@ def _not_run(told: str) -> ToolResult:
 
 
 def _run(turn: Turn, calls: tuple[ToolCall, ...]) -> Step:
+    calls = claims.claimed(turn, calls) if turn.request.background else calls
     return replace(turn, awaited=frozenset(call.call_id for call in calls)), (RunTools(calls),)
 
 
@@ -486,15 +487,19 @@ def _carried(turn: Turn) -> Carried:
 
 
 def _saved(turn: Turn, event: Saved) -> Step:
-    if turn.ending is not None:
+    if not _is_between_rounds(turn):
         return _over(turn)
     items = turn.parent.unstored + turn.request.input + turn.output.items
     return _next_round(replace(turn, checkpoint=event.checkpoint, saves=turn.saves + 1, stored=len(items)))
 
 
+def _is_between_rounds(turn: Turn) -> bool:
+    return turn.request.background and turn.phase is Phase.STREAMING
+
+
 def _save_failed(turn: Turn, event: SaveFailed) -> Step:
     """The terminal event that was ready is replaced, number and all: it must not say that the turn is stored."""
-    if turn.ending is None:
+    if _is_between_rounds(turn):
         return _failed(turn, event.code, event.message)
     if turn.pending is None:
         return _over(turn)

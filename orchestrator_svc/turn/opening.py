@@ -4,9 +4,11 @@ IO stands here and in `desk`; what the pieces mean is decided in `context` and `
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import structs
 
 from orchestrator_svc.context import parent as parents
 from orchestrator_svc.context.pairing import call_ids_in
@@ -24,7 +26,9 @@ from orchestrator_svc.history import Head, History
 from orchestrator_svc.items import Item
 from orchestrator_svc.request import Asked, CompactionRules, ToolKinds, TurnRequest, read_request
 from orchestrator_svc.settings import OrchestratorSettings
+from orchestrator_svc.turn import snapshot
 from orchestrator_svc.turn.output import Output
+from orchestrator_svc.turn.snapshot import Queued
 from orchestrator_svc.turn.state import Limits, Turn
 from svckit.ids import IdBlock, block_of, new_block, new_tree_key, tree_key_of
 
@@ -46,13 +50,42 @@ class Opening:
     async def open(self, asked: Asked) -> Turn:
         """A turn that may begin. Raises whatever it is to be refused with."""
         block = _block(asked)
-        request = read_request(asked, self.kinds, self._rules(asked.model), partial(_next_id, block, iter(range(1, 1 << 32))))
-        parent = await self._parent(asked)
-        draft = Draft(request, self.kinds.specs, carried=parent.carried, open_call_ids=parent.open_call_ids)
-        draft = assembled(replace(draft, stored=await self._found(draft)))
+        draft, parent = await self._drafted(asked, block)
         if parent.is_full:
             block = _moved(block, asked)
-        return self._turn(block, draft, parent)
+        return self._turn(block, draft, parent, int(time.time()))
+
+    async def open_queued(self, queued: Queued) -> Turn:
+        """A turn that has waited, from its start and under its promised id, even if its tree is full by now. Raises like `open`."""
+        draft, parent = await self._drafted(queued.asked, queued.block)
+        moved = _tree_key(queued.asked) not in (None, queued.block.tree_key)
+        return self._turn(queued.block, draft, structs.replace(parent, is_full=moved), queued.created_at)
+
+    async def resume(self, queued: Queued, saves: int, stored: Sequence[Item]) -> Turn:
+        """A turn that has been saved `saves` times, as it was then; `stored` are the items of its output. Raises like `open`."""
+        asked = queued.asked
+        head, prompts = await self.history.load(asked.owner, queued.response_id)
+        names = {"response_id": asked.previous_response_id or "", "conversation_id": asked.conversation_id or ""}
+        parent = _parent_of(head, prompts.rendered(self.provider), **names)
+        draft = Draft(replace(self._request(asked, queued.block), input=()), self.kinds.specs, carried=parent.carried)
+        draft = assembled(replace(draft, stored=await self._found(draft)))
+        return snapshot.resumed(self._turn(queued.block, draft, parent, queued.created_at), head.resume_state, saves, stored)
+
+    def hindered(self, queued: Queued, saves: int) -> Turn:
+        """A turn that has waited and cannot be run: all that can be told of it without what it continues from."""
+        request = self._request(queued.asked, queued.block)
+        draft = Draft(replace(request, input=()) if saves else request, self.kinds.specs)
+        parent = Parent(conversation_id=queued.asked.conversation_id or "")
+        return structs.replace(self._turn(queued.block, draft, parent, queued.created_at), saves=saves)
+
+    async def _drafted(self, asked: Asked, block: IdBlock) -> tuple[Draft, Parent]:
+        request = self._request(asked, block)
+        parent = await self._parent(asked)
+        draft = Draft(request, self.kinds.specs, carried=parent.carried, open_call_ids=parent.open_call_ids)
+        return assembled(replace(draft, stored=await self._found(draft))), parent
+
+    def _request(self, asked: Asked, block: IdBlock) -> TurnRequest:
+        return read_request(asked, self.kinds, self._rules(asked.model), partial(_next_id, block, iter(range(1, 1 << 32))))
 
     def _rules(self, model: str) -> CompactionRules:
         return replace(self.rules, threshold=self.thresholds.get(model, self.rules.threshold))
@@ -78,14 +111,14 @@ class Opening:
         ids = wanted(draft.request, draft.carried)
         return await self.history.find(draft.request.owner, ids) if ids else {}
 
-    def _turn(self, block: IdBlock, draft: Draft, parent: Parent) -> Turn:
+    def _turn(self, block: IdBlock, draft: Draft, parent: Parent, created_at: int) -> Turn:
         settings, request = self.settings, draft.request
         _check_size(parent, request, settings.max_context_bytes)
         return Turn(
             response_id=block.id("resp"),
             request=request,
             parent=parent,
-            created_at=int(time.time()),
+            created_at=created_at,
             limits=Limits(settings.max_rounds, settings.max_output_chars, settings.max_output_items),
             output=Output(
                 block,

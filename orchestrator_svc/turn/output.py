@@ -42,7 +42,7 @@ from orchestrator_svc.turn.shapes import Shape
 from svckit.ids import IdBlock
 
 
-class _OpenItem(Struct, frozen=True):
+class OpenItem(Struct, frozen=True):
     """An item that is not closed. Without an id it is not announced yet; `held` is what is not shown of it: blank text, or arguments.
 
     `type` is the engine's; for a call, `name` is the engine's too, and `tool` and `shape` say what it is to the client.
@@ -100,8 +100,8 @@ class Output(Struct, frozen=True):
     announced: int = 0
     ordered: int = 0
     size: int = 0
-    open: tuple[_OpenItem, ...] = ()
-    running: tuple[_OpenItem, ...] = ()
+    open: tuple[OpenItem, ...] = ()
+    running: tuple[OpenItem, ...] = ()
     closed: tuple[tuple[int, Item], ...] = ()
     call_ids: frozenset[str] = frozenset()
     citations: tuple[Citation, ...] = ()
@@ -263,10 +263,10 @@ class _Pen:
     # What the model says.
 
     def _start(self, started: ItemStarted) -> None:
-        item = _OpenItem(started.key, started.type)
+        item = OpenItem(started.key, started.type)
         self._keep(self._named(item, started.name, started.call_id) if started.type == "function_call" else item)
 
-    def _named(self, item: _OpenItem, name: str, call_id: str) -> _OpenItem:
+    def _named(self, item: OpenItem, name: str, call_id: str) -> OpenItem:
         """The call, now that its name is known; it is announced, unless it is shown as a whole."""
         if not name:
             return replace(item, call_id=item.call_id or call_id)
@@ -278,11 +278,11 @@ class _Pen:
 
     def _deltas(self, run: list[PartDelta]) -> None:
         first = run[0]
-        item = self.open.get(first.key) or _OpenItem(first.key, parts.ITEM_OF[first.kind])
+        item = self.open.get(first.key) or OpenItem(first.key, parts.ITEM_OF[first.kind])
         if item.final is None:
             self._keep(self._shown(item, run))
 
-    def _shown(self, item: _OpenItem, run: list[PartDelta]) -> _OpenItem:
+    def _shown(self, item: OpenItem, run: list[PartDelta]) -> OpenItem:
         """The item with these deltas; held back while there is nothing to show yet, or while its kind shows nothing of them."""
         if item.shows_deltas:
             return self._streamed(item, run)
@@ -292,7 +292,7 @@ class _Pen:
             return replace(item, held=_held(item.held, run, text))
         return self._streamed(self._shown_from_the_start(item), run)
 
-    def _shown_from_the_start(self, item: _OpenItem) -> _OpenItem:
+    def _shown_from_the_start(self, item: OpenItem) -> OpenItem:
         """The item announced, with what was held back of it."""
         held, item = item.held, replace(self._announce(item), held=())
         for delta in held:
@@ -300,7 +300,7 @@ class _Pen:
             item = self._shown(item, [delta])
         return item
 
-    def _streamed(self, item: _OpenItem, run: list[PartDelta]) -> _OpenItem:
+    def _streamed(self, item: OpenItem, run: list[PartDelta]) -> OpenItem:
         item = self._part_opened(item, run[0])
         part = item.part
         assert part is not None
@@ -315,14 +315,14 @@ class _Pen:
         if item is not None and item.part is not None and item.part.kind is PartKind.TEXT:
             self._keep(self._annotated(item, item.part, added.annotation))
 
-    def _annotated(self, item: _OpenItem, part: Part, annotation: JsonObject) -> _OpenItem:
+    def _annotated(self, item: OpenItem, part: Part, annotation: JsonObject) -> OpenItem:
         place = _place(item, part) | {"annotation_index": len(part.annotations), "annotation": annotation}
         self._event("response.output_text.annotation.added", place)
         return replace(item, part=replace(part, annotations=(*part.annotations, annotation)))
 
     def _finish(self, finished: ItemFinished) -> None:
         """Shows what the engine's final item has and its deltas had not; what was shown already stays as it was shown."""
-        item = self.open.get(finished.key) or _OpenItem(finished.key, str(finished.item["type"]))
+        item = self.open.get(finished.key) or OpenItem(finished.key, str(finished.item["type"]))
         if item.final is not None or item.type != finished.item["type"]:
             return
         if item.type == "function_call" and not item.name:
@@ -333,7 +333,7 @@ class _Pen:
                 item = self._all_annotated(item, part.get("annotations"))
         self._keep(replace(item, final=finished.item))
 
-    def _caught_up(self, item: _OpenItem, kind: PartKind, source: int, text: str) -> _OpenItem:
+    def _caught_up(self, item: OpenItem, kind: PartKind, source: int, text: str) -> OpenItem:
         if any(_is_at(part, kind, source) for part in item.closed_parts):
             return item
         shown = item.part.text if item.part is not None and _is_at(item.part, kind, source) else ""
@@ -342,7 +342,7 @@ class _Pen:
         item = replace(item, held=tuple(delta for delta in item.held if (delta.kind, delta.part) != (kind, source)))
         return self._shown(item, [PartDelta(item.key, kind, source, text[len(shown) :])])
 
-    def _all_annotated(self, item: _OpenItem, annotations: object) -> _OpenItem:
+    def _all_annotated(self, item: OpenItem, annotations: object) -> OpenItem:
         for annotation in annotations if isinstance(annotations, list) else ():
             part = item.part
             if part is not None and isinstance(annotation, dict) and annotation not in part.annotations:
@@ -351,11 +351,11 @@ class _Pen:
 
     # Announcing and closing.
 
-    def _announce(self, item: _OpenItem) -> _OpenItem:
+    def _announce(self, item: OpenItem) -> OpenItem:
         self.close_finished()
         return self._placed(item)
 
-    def _placed(self, item: _OpenItem) -> _OpenItem:
+    def _placed(self, item: OpenItem) -> OpenItem:
         item = replace(self._ordered_now(item), index=self._announced)
         self._announced += 1
         self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | self._opening(item)})
@@ -363,7 +363,7 @@ class _Pen:
             self._event(item.shape.started, {"item_id": item.id, "output_index": item.index})
         return item
 
-    def _ordered_now(self, item: _OpenItem) -> _OpenItem:
+    def _ordered_now(self, item: OpenItem) -> OpenItem:
         """The item with its place in the order of all items, its id, and a call id that no other call has."""
         kind = (item.shape.type or MODEL_ONLY) if item.shape is not None else item.type
         output, order = self._output, self._ordered
@@ -386,11 +386,11 @@ class _Pen:
             self._close(item, "incomplete")
         self.open.clear()
 
-    def _close_each(self, items: Sequence[_OpenItem], last_status: str) -> None:
+    def _close_each(self, items: Sequence[OpenItem], last_status: str) -> None:
         for item in items:
             self._close(item, last_status if item is items[-1] else "completed")
 
-    def _close(self, item: _OpenItem, status: str) -> None:
+    def _close(self, item: OpenItem, status: str) -> None:
         del self.open[item.key]
         if item.type == "function_call":
             self._close_call(item, status)
@@ -408,7 +408,7 @@ class _Pen:
             return made
         return dataclasses.replace(made, body=encode(body | {"encrypted_content": seal(made.rendered)}), prompt=made.rendered)
 
-    def _close_call(self, item: _OpenItem, status: str) -> None:
+    def _close_call(self, item: OpenItem, status: str) -> None:
         """A client's call is closed; the gateway's own is kept for its result, unless it was cut."""
         shape = item.shape
         if shape is None or (status == "incomplete" and shape in (shapes.UNDECLARED, shapes.APPROVAL_REQUEST)):
@@ -424,7 +424,7 @@ class _Pen:
         else:
             self._await_result(item)
 
-    def _call_shown(self, item: _OpenItem) -> _OpenItem:
+    def _call_shown(self, item: OpenItem) -> OpenItem:
         """The call with all of its arguments shown, as far as its kind shows them."""
         if item.shape is None or item.shape is shapes.UNDECLARED:
             return self._ordered_now(item)
@@ -436,7 +436,7 @@ class _Pen:
             item = self._part_opened(item, PartDelta(item.key, PartKind.ARGUMENTS, 0, ""))
         return self._part_closed(item)
 
-    def _part_opened(self, item: _OpenItem, delta: PartDelta) -> _OpenItem:
+    def _part_opened(self, item: OpenItem, delta: PartDelta) -> OpenItem:
         if item.part is not None and _is_at(item.part, delta.kind, delta.part):
             return item
         item = self._part_closed(item)
@@ -448,7 +448,7 @@ class _Pen:
             self._event(f"{added}.added", _place(item, part) | {"part": parts.body_of(part)})
         return replace(item, part=part)
 
-    def _part_closed(self, item: _OpenItem) -> _OpenItem:
+    def _part_closed(self, item: OpenItem) -> OpenItem:
         if item.part is None:
             return item
         if item.part.kind is PartKind.TEXT:
@@ -469,17 +469,17 @@ class _Pen:
     # Calls of the gateway's own tools.
 
     def begin_call(self, call: ToolCall, arguments: str) -> None:
-        item = _OpenItem(-1, "function_call", call.tool.flat, call.call_id, call.tool, shapes.MCP_CALL, call.approval_request_id)
+        item = OpenItem(-1, "function_call", call.tool.flat, call.call_id, call.tool, shapes.MCP_CALL, call.approval_request_id)
         item = self._announce(item)
         item = self._streamed(item, [PartDelta(-1, PartKind.ARGUMENTS, 0, arguments)])
         self._await_result(self._part_closed(item))
 
-    def _await_result(self, item: _OpenItem) -> None:
+    def _await_result(self, item: OpenItem) -> None:
         if item.shape is not None and item.shape.running:
             self._event(item.shape.running, {"item_id": item.id, "output_index": item.index})
         self.running[item.call_id] = item
 
-    def finish_call(self, item: _OpenItem, result: ToolResult) -> None:
+    def finish_call(self, item: OpenItem, result: ToolResult) -> None:
         del self.running[item.call_id]
         self._citations += tuple(one for one in result.citations if one not in self._citations)
         pair = call_and_output(item.call_id, item.name, item.arguments, result.output)
@@ -492,7 +492,7 @@ class _Pen:
         body = self._call_body(item, "failed" if result.failed else "completed") | self._public(item, result)
         self._done(item, make_called(item.id, body, pair))
 
-    def abandon_call(self, item: _OpenItem) -> None:
+    def abandon_call(self, item: OpenItem) -> None:
         """A call that was cut, or that was still running when the turn ended: the model sees nothing of it."""
         self.running.pop(item.call_id, None)
         if item.shape is None or item.shape is shapes.UNDECLARED:
@@ -501,7 +501,7 @@ class _Pen:
         self._done(item, make_called(item.id, body, NOTHING))
 
     def show_listing(self, label: str, listed: Sequence[ListedTool], error: str | None) -> None:
-        item = replace(self._ordered_now(_OpenItem(-1, "mcp_list_tools")), index=self._announced)
+        item = replace(self._ordered_now(OpenItem(-1, "mcp_list_tools")), index=self._announced)
         self._announced += 1
         place: JsonObject = {"item_id": item.id, "output_index": item.index}
         body: JsonObject = {"type": "mcp_list_tools", "server_label": label, "tools": []}
@@ -512,7 +512,7 @@ class _Pen:
         self._done(item, make(item.id, body | ({"error": error} if error else {})))
 
     def show_compaction(self, blob: str, window: bytes) -> None:
-        item = replace(self._ordered_now(_OpenItem(key=-1, type="compaction")), index=self._announced)
+        item = replace(self._ordered_now(OpenItem(key=-1, type="compaction")), index=self._announced)
         self._announced += 1
         place: JsonObject = {"item_id": item.id, "output_index": item.index}
         body: JsonObject = {"type": "compaction", "encrypted_content": blob}
@@ -520,7 +520,7 @@ class _Pen:
         self._event("response.compaction.compacting", place)
         self._done(item, make_standing_for(item.id, body, window))
 
-    def _public(self, item: _OpenItem, result: ToolResult) -> JsonObject:
+    def _public(self, item: OpenItem, result: ToolResult) -> JsonObject:
         public = dict(result.public)
         if item.shape is not shapes.WEB_SEARCH_CALL:
             return shapes.told(result) | public
@@ -530,7 +530,7 @@ class _Pen:
             action = {key: value for key, value in action.items() if key != "sources"}
         return public | {"action": action}
 
-    def _call_body(self, item: _OpenItem, status: str) -> JsonObject:
+    def _call_body(self, item: OpenItem, status: str) -> JsonObject:
         assert item.shape is not None
         body = self._opening(item)
         if "status" in body:
@@ -539,20 +539,20 @@ class _Pen:
             body[item.shape.field] = shapes.shown_arguments(item.shape, item.arguments)
         return body | _rest(item, body)
 
-    def _opening(self, item: _OpenItem) -> JsonObject:
+    def _opening(self, item: OpenItem) -> JsonObject:
         if item.shape is not None:
             return shapes.opening(item.shape, item.tool, item.call_id, item.arguments, item.approval_request_id)
         if item.type == "message":
             return {"type": "message", "status": "in_progress", "role": "assistant", "content": []}
         return {"type": "reasoning", "summary": []}
 
-    def _event_name(self, item: _OpenItem, kind: PartKind) -> str:
+    def _event_name(self, item: OpenItem, kind: PartKind) -> str:
         return parts.event_of(kind, item.shape, self._output.reasoning)
 
-    def _keep(self, item: _OpenItem) -> None:
+    def _keep(self, item: OpenItem) -> None:
         self.open[item.key] = item
 
-    def _done(self, item: _OpenItem, made: Item) -> None:
+    def _done(self, item: OpenItem, made: Item) -> None:
         self._event("response.output_item.done", {"output_index": item.index, "item": msgspec.Raw(made.shown)})
         self._closed.append((item.order, made))
 
@@ -562,13 +562,13 @@ class _Pen:
         self._sequence += 1
 
 
-def _place(item: _OpenItem, part: Part) -> JsonObject:
+def _place(item: OpenItem, part: Part) -> JsonObject:
     place: JsonObject = {"item_id": item.id, "output_index": item.index}
     name = parts.INDEX_NAME.get(parts.LIST_OF[part.kind])
     return place | {name: part.index} if name else place
 
 
-def _body(item: _OpenItem, status: str) -> JsonObject:
+def _body(item: OpenItem, status: str) -> JsonObject:
     """A message or reasoning as it is closed, without its id."""
     body: JsonObject = {"type": "reasoning", "summary": []}
     if item.type == "message":
@@ -582,7 +582,7 @@ def _body(item: _OpenItem, status: str) -> JsonObject:
     return body | _rest(item, body)
 
 
-def _rest(item: _OpenItem, body: JsonObject) -> JsonObject:
+def _rest(item: OpenItem, body: JsonObject) -> JsonObject:
     """What else the engine said of an item of its own kind is carried."""
     if item.shape not in (None, shapes.FUNCTION_CALL):
         return {}
@@ -605,14 +605,14 @@ def _held(held: tuple[PartDelta, ...], run: Sequence[PartDelta], text: str) -> t
     return (*held, replace(first, text=text, logprobs=parts.joined(logprobs)))
 
 
-def _in_closing_order(items: Iterable[_OpenItem]) -> list[_OpenItem]:
+def _in_closing_order(items: Iterable[OpenItem]) -> list[OpenItem]:
     """Announced items by their index, then those that can still be announced; the rest has nothing to show."""
     items = list(items)
     announced = sorted((item for item in items if item.id), key=lambda item: item.index)
     return announced + [item for item in items if not item.id and (item.name or _is_opaque(item))]
 
 
-def _is_opaque(item: _OpenItem) -> bool:
+def _is_opaque(item: OpenItem) -> bool:
     """Reasoning without text that still carries something for its maker; everything else without text is not worth showing."""
     return item.type == "reasoning" and bool((item.final or {}).get("encrypted_content"))
 

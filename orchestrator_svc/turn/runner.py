@@ -47,17 +47,20 @@ class Surroundings:
     max_parallel_calls: int
     save: Callable[[Turn, Record], asyncio.Future[Saved | SaveFailed]]
     ended: Callable[[Turn], None]
-    stopped: Callable[[], Stopped | None]
+    stopped: Callable[[], Stopped | Cancelled | None]
     clock: Callable[[], int]
     first_event_grace: float
     deadline: float
 
 
-async def run(turn: Turn, around: Surroundings) -> AsyncGenerator[Batch, None]:
+_BEGUN = Begun()
+
+
+async def run(turn: Turn, around: Surroundings, begun: Begun = _BEGUN) -> AsyncGenerator[Batch, None]:
     """The turn's stream events, in batches of what is ready together. Raises what the turn is refused with, before the first batch."""
     runner = _Runner(turn, around)
     try:
-        async with aclosing(runner.batches()) as batches:
+        async with aclosing(runner.batches(begun)) as batches:
             async for batch in batches:
                 yield batch
     except (asyncio.CancelledError, GeneratorExit):
@@ -86,8 +89,8 @@ class _Runner:
         self._tools: set[asyncio.Task[TurnEvent]] = set()
         self._hands = asyncio.Semaphore(around.max_parallel_calls)
 
-    async def batches(self) -> AsyncGenerator[Batch, None]:
-        event: TurnEvent = Begun()
+    async def batches(self, begun: Begun) -> AsyncGenerator[Batch, None]:
+        event: TurnEvent = begun
         try:
             while True:
                 self.turn, actions = advance(self.turn, event)
@@ -132,16 +135,23 @@ class _Runner:
             return self._stopped_or_raise()
 
     async def _stored(self, saving: asyncio.Future[Saved | SaveFailed]) -> TurnEvent:
-        """What became of the save; a shutdown does not keep the turn from hearing it."""
+        """What became of the save; a shutdown does not keep the turn from hearing it, and is heard of next by one that would go on."""
+        is_stopped = False
         while True:
             try:
-                return await asyncio.shield(saving)
+                saved = await asyncio.shield(saving)
+                break
             except asyncio.CancelledError:
                 if saving.cancelled():
                     raise
                 self._stopped_or_raise()
+                is_stopped = True
+        task = asyncio.current_task()
+        if is_stopped and self.turn.ending is None and task is not None:
+            task.cancel()
+        return saved
 
-    def _stopped_or_raise(self) -> Stopped:
+    def _stopped_or_raise(self) -> Stopped | Cancelled:
         """Why this task was cancelled, if that was a shutdown; goes on being cancelled, if it was the consumer."""
         stopped, task = self._around.stopped(), asyncio.current_task()
         if stopped is None or task is None:

@@ -14,6 +14,7 @@ from orchestrator_svc.request import Asked
 from orchestrator_svc.tools.base import Citation
 from orchestrator_svc.turn.events import Usage
 from orchestrator_svc.turn.state import Phase, Turn
+from svckit.ids import IdBlock, block_of
 
 
 class Queued(Struct, frozen=True):
@@ -22,6 +23,13 @@ class Queued(Struct, frozen=True):
     response_id: str
     asked: Asked
     created_at: int
+
+    @property
+    def block(self) -> IdBlock:
+        """The ids of the turn and of all that it makes."""
+        block = block_of(self.response_id)
+        assert block is not None
+        return block
 
 
 class _Snapshot(Struct, frozen=True):

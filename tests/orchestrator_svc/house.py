@@ -183,7 +183,7 @@ async def open_house(**settings: object) -> AsyncIterator[House]:
     services.add(add_HistoryServiceServicer_to_server, history)
     channel = LocalChannel(services, copying=True)
     async with FakeEngine(strict=True) as engine:
-        given = OrchestratorSettings(listen="", **({"drain_seconds": 0.0} | settings))  # type: ignore[arg-type]
+        given = OrchestratorSettings(listen="", **({"drain_seconds": 0.0, "background_turns": 0} | settings))  # type: ignore[arg-type]
         async with open_orchestrator(Settings(engine=EngineSettings(url=engine.url), orchestrator=given), history=channel) as orchestrator:
             house = House(orchestrator, engine, history)
             yield house

@@ -96,7 +96,7 @@ def make_standing_for(id: str, body: JsonObject, window: bytes) -> Item:
 def make_model_only(id: str, pair: Rendering) -> Item:
     """An item that only the model sees; its body is empty."""
     prompt = _prompt(pair)
-    return Item(id, MODEL_ONLY, b"", prompt, -(-len(prompt) // _BYTES_PER_TOKEN) + _TOKENS_PER_ITEM)
+    return Item(id, MODEL_ONLY, b"", prompt, sum(map(tokens_of, pair.elements)))
 
 
 def out_of_context(item: Item) -> Item:
@@ -115,11 +115,11 @@ class _Call(msgspec.Struct):
     call_id: str
 
 
-def tokens_of(body: JsonObject) -> int:
-    """The size estimate: UTF-8 bytes of text / 4 rounded up, plus 12 for the item, 7 for each part, 1,024 for each image."""
-    parts = [part for key in ("content", "summary", "output") for part in _list(body.get(key))]
+def tokens_of(element: JsonObject) -> int:
+    """The size estimate of what a model sees: UTF-8 bytes of text / 4 rounded up, plus 12 for the item, 7 for each part, 1,024 for each image."""
+    parts = [part for key in ("content", "summary", "output") for part in _list(element.get(key))]
     images = sum(part.get("type") == "input_image" for part in parts)
-    texts = [body.get("arguments"), body.get("name"), body.get("input"), body.get("output")] + [
+    texts = [element.get("arguments"), element.get("name"), element.get("input"), element.get("output")] + [
         part.get("text", part.get("refusal")) for part in parts
     ]
     size = sum(len(text.encode()) for text in texts if isinstance(text, str))
@@ -133,7 +133,7 @@ def _item(id: str, body: JsonObject, rendering: Rendering, origin: str = "") -> 
         kind,
         encoded,
         None if prompt == encoded else prompt,
-        tokens_of(body),
+        sum(map(tokens_of, rendering.elements)),
         origin=origin,
         opens=str(body["call_id"]) if kind in _CALLS and prompt else None,
         closes=str(body["call_id"]) if kind in _OUTPUTS else None,

@@ -27,15 +27,15 @@ class Seals:
     def seal(self, owner: str, kind: str, content: bytes) -> str:
         """The content as a blob that only `open` with the same owner and kind gives back."""
         sealed = _cipher(self._secrets[0], owner).encrypt(content, [kind.encode()]) if content else b""
-        return PREFIX + base64.urlsafe_b64encode(sealed).decode()
+        return _written(sealed)
 
     def open(self, owner: str, kind: str, blob: str) -> bytes | None:
         """The content, or None for a blob that was not sealed here for this owner, or has been changed."""
-        if not blob.startswith(PREFIX):
-            return None
         try:
             sealed = base64.b64decode(blob[len(PREFIX) :], altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
+            return None
+        if blob != _written(sealed):
             return None
         return next(filter(None, (_opened(secret, owner, kind, sealed) for secret in self._secrets)), None)
 
@@ -43,6 +43,10 @@ class Seals:
 def is_sealed(blob: object) -> bool:
     """Whether a blob claims to be one of ours."""
     return isinstance(blob, str) and blob.startswith(PREFIX)
+
+
+def _written(sealed: bytes) -> str:
+    return PREFIX + base64.urlsafe_b64encode(sealed).decode()
 
 
 def _opened(secret: bytes, owner: str, kind: str, sealed: bytes) -> bytes | None:

@@ -183,6 +183,12 @@ class World:
         output = [{"id": item.id, **msgspec.json.decode(item.body)} for item in reply.output]
         return check_response({"id": response_id, **msgspec.json.decode(reply.body), "output": output})
 
+    async def listed(self, response_id: str, owner: str = "ada") -> list[JsonObject]:
+        """All that the turn was given, as input_items lists it from the first."""
+        request = history_pb2.ListInputItemsRequest(owner=owner, response_id=response_id, page_size=100, order=history_pb2.ORDER_ASC)
+        replies = [reply async for reply in self.history.ListInputItems(request)]
+        return [{"id": item.id, **msgspec.json.decode(item.body)} for reply in replies for item in reply.items]
+
     def inputs(self) -> list[list[JsonObject]]:
         """What the engine was given, request by request."""
         return [post.input for post in self.engine.posts]

@@ -116,7 +116,7 @@ class _Call(msgspec.Struct):
 
 
 def tokens_of(element: JsonObject) -> int:
-    """The size that a model sees, by estimate: UTF-8 bytes of text / 4 rounded up, 12 for the item, 7 for each part, 1,024 for each image."""
+    """The size of what is seen, by estimate: UTF-8 bytes of text / 4 rounded up, 12 an item, 7 a part, 1,024 an image."""
     parts = [part for key in ("content", "summary", "output") for part in _list(element.get(key))]
     images = sum(part.get("type") == "input_image" for part in parts)
     texts = [element.get("arguments"), element.get("name"), element.get("input"), element.get("output")] + [

@@ -28,10 +28,16 @@ RULES = CompactionRules(Seals(("a secret of tests",)))
 LIMITS = Limits(max_rounds=10, max_output_chars=1000, max_output_items=10)
 
 
-def asked(*input: JsonObject, previous_response_id: str | None = None, store: bool = True, **parameters: object) -> Asked:
+def asked(
+    *input: JsonObject,
+    previous_response_id: str | None = None,
+    store: bool = True,
+    conversation_id: str | None = None,
+    **parameters: object,
+) -> Asked:
     """A request as it arrives."""
     sources = tuple(map(msgspec.json.encode, input))
-    return Asked("ada", "m", previous_response_id, store, sources, msgspec.json.encode(parameters))
+    return Asked("ada", "m", previous_response_id, store, sources, msgspec.json.encode(parameters), conversation_id)
 
 
 def request(*input: JsonObject, **given: object) -> TurnRequest:

@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator
 
 from history_svc.bell import DEAF_SECONDS, HEARING_SECONDS, Bell
 from history_svc.errors import EventsGone, LeaseLost, ResponseNotFound, WatchTimeout
-from history_svc.model import MESSAGE_BYTES, Event, LogPart, NewEvents, events_behind
+from history_svc.model import Event, LogPart, NewEvents, events_behind
 from history_svc.pools import Pools
 from history_svc.reading import Values, key_of, rows
 from history_svc.settings import HistorySettings
 
+PART_BYTES = 256 * 1024  # what one viewer holds of a log at most, but for a single batch that is larger
+READERS = 2  # connections that viewers use at a time, however many of them wake at once
 LAST_EVENT_SECONDS = 5.0  # how long after the end of a turn its last event may still come
 
 
@@ -22,6 +24,7 @@ class EventLog:
     def __init__(self, pools: Pools, settings: HistorySettings, bell: Bell) -> None:
         self._pools = pools
         self._bell = bell
+        self._reading = asyncio.Semaphore(READERS)
         self._keep_seconds = settings.event_log_seconds
         self._longest_turn_seconds = settings.longest_turn_seconds
         self._sweep_batch = settings.sweep_batch
@@ -67,9 +70,10 @@ class EventLog:
             "after": after,
             "keep_seconds": self._keep_seconds,
             "last_event_seconds": LAST_EVENT_SECONDS,
-            "limit": MESSAGE_BYTES,
+            "limit": PART_BYTES,
         }
-        found = await self._pools.read.run(lambda connection: rows(connection, "events_behind", values))
+        async with self._reading:
+            found = await self._pools.read.run(lambda connection: rows(connection, "events_behind", values))
         if not found:
             raise ResponseNotFound(id=key["response_id"])
         is_kept, closed, is_over, turn_ended = found[0][:4]

@@ -339,7 +339,7 @@ select append_events(
   %(ended)s)
 
 -- name: events_behind
--- The next batches of a log behind a number, at most 17 and about 1 MiB, and how the log stands; one row without a batch when there is none yet. The
+-- The next batches of a log behind a number, at most 17 and as many bytes as `limit` says, and how the log stands; one row without a batch when there is none yet. The
 -- reading starts at the batch that the number stands in, so that a viewer at the end of a long log does not read it all. `is_over` once the
 -- turn has ended so long ago that no last event will come.
 select l.response_id is not null and (l.ended_at is null or l.ended_at > now() - make_interval(secs => %(keep_seconds)s)) as is_kept,

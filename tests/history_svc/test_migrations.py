@@ -80,3 +80,14 @@ async def test_a_role_that_may_not_alter_the_database_migrates_all_the_same(empt
             assert connection.execute("select count(*) from tree").fetchone() == (0,)
     finally:
         change(empty_database, "drop owned by lowly", "drop role lowly")
+
+
+def test_a_process_of_the_version_before_saves_turns_side_by_side_with_ours(database: str) -> None:
+    none, turn = "'{}'", "'q', 1, 0, false, 'hash', '', '', '{}', '{}', 1"
+    items = "'{msg_1,msg_2}', '{message,message}', '{\"\",\"\"}', '{q,a}', '{null,null}', '{1,1}', 1"
+
+    statement = f"select outcome from commit_turn(1, 'ada', {turn}, {items}, 'completed', 'm', {none}, '', '', now(), now(), null)"
+
+    assert rows(database, statement) == [("stored",)]
+    assert rows(database, statement) == [("repeated",)]
+    assert rows(database, "select output::text, own::text, background, unlisted from response") == [('{"[2,3)"}', "{}", False, False)]

@@ -43,7 +43,7 @@ def test_lists_are_appended_in_order(connection: psycopg.Connection) -> None:
 
 
 def test_neighbours_become_one_range(connection: psycopg.Connection) -> None:
-    found = connection.execute("select ranges_appended('{[1,3)}', '{[3,5),[9,10)}')::text").fetchone()
+    found = connection.execute("""select ranges_appended('{"[1,3)"}', '{"[3,5)","[9,10)"}')::text""").fetchone()
     assert found == ('{"[1,5)","[9,10)"}',)
 
 

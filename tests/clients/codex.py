@@ -18,7 +18,7 @@ from tests.clients.scenario import Scenario
 from tests.fakes.answers import Json, Usage
 from tests.fakes.engine import Received
 from tests.fakes.mcp_server import PIXEL
-from tests.fakes.scripts import Script, function_call, reasoning, text
+from tests.fakes.scripts import Script, function_call, reasoning, status, text
 
 FULL = Usage(60_000, 10)
 """More than the limit below: Codex compacts before it goes on."""
@@ -38,6 +38,7 @@ class Setup:
     model: str
     provider: str = "Turnkeep"
     mcp: bool = False
+    retries: int = 0
 
     def write(self) -> None:
         (self.home / "codex").mkdir()
@@ -58,8 +59,8 @@ class Setup:
             'env_key = "TURNKEEP_API_KEY"',
             'wire_api = "responses"',
             f"supports_websockets = {json.dumps(self.websocket)}",
-            "request_max_retries = 0",
-            "stream_max_retries = 0",
+            f"request_max_retries = {self.retries}",
+            f"stream_max_retries = {self.retries}",
         ]
 
     def _mcp_server(self) -> list[str]:
@@ -88,7 +89,7 @@ class Run:
     provider: str = "Turnkeep"
     prompt: str = "go"
     mcp: bool = False
-    relayed: bool = False
+    retries: int = 0
     options: Callable[[Path], list[str]] = field(default=lambda home: [])
     then: Callable[[Setup], Awaitable[None]] | None = None
     check: Callable[[list[Received]], None] = field(default=lambda posts: None)
@@ -97,7 +98,7 @@ class Run:
 
 async def _act(run: Run, websocket: bool, house: House) -> None:
     with tempfile.TemporaryDirectory(dir=house.directory) as home:
-        setup = Setup(house, Path(home), websocket, run.model, run.provider, run.mcp)
+        setup = Setup(house, Path(home), websocket, run.model, run.provider, run.mcp, run.retries)
         setup.write()
         before = await house.counted("turnkeep_edge_websocket_turns_total")
         _equal(await setup.exec(run.prompt, *run.options(setup.home)), run.says, "the last message")
@@ -267,25 +268,35 @@ RUNS = (
     Run("output schema", (), '{"answer": "sample"}', options=_with_schema, check=_saw_schema),
     Run(
         "compaction by the client",
-        (SHELL.using(FULL), text(SUMMARY), text("Done.")),
+        (reasoning("I think so.") + SHELL.using(FULL), text(SUMMARY), text("Done.")),
         "Done.",
-        relayed=True,
         check=_compacted,
         rounds=3,
     ),
     Run(
         "compaction by the gateway",
-        (SHELL.using(FULL), text(SUMMARY), text("Done.")),
+        (reasoning("I think so.") + SHELL.using(FULL), text(SUMMARY), text("Done.")),
         "Done.",
         provider="OpenAI",
         check=_compacted,
         rounds=3,
     ),
     Run("resume", (text("first answer"), text("second answer")), "first answer", then=_resume, check=_remembered, rounds=2),
+    Run(
+        "resume, gpt-6.2-sol",
+        (text("first answer"), text("second answer")),
+        "first answer",
+        "gpt-6.2-sol",
+        then=_resume,
+        check=_remembered,
+        rounds=2,
+    ),
     Run("web search", (_call("web_search", {"query": "ranges"}), text("Done.")), "Done.", check=_output_holds("postgresql"), rounds=2),
+    Run("retry after a rate limit", (status(429, headers={"Retry-After": "1"}), text("Hello.")), "Hello.", retries=1, rounds=2),
+    Run("retry after a cut stream", (text("Hello there.").cut(events=6, ending="reset"), text("Hello.")), "Hello.", retries=1, rounds=2),
 )
 SCENARIOS = tuple(
-    Scenario(f"codex ({'WebSocket' if websocket else 'HTTP'})", run.name, partial(_act, run, websocket), run.plays, run.relayed)
+    Scenario(f"codex ({'WebSocket' if websocket else 'HTTP'})", run.name, partial(_act, run, websocket), run.plays)
     for websocket in (False, True)
     for run in RUNS
 )

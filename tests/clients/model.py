@@ -1,6 +1,7 @@
 """The scripted model of the clients' engine: it calls the tool that it is forced to or that the user speaks of, and fills schemas.
 
-Asked "What did I say?", it repeats all that users have said to it, so that a client can see what was remembered.
+Asked "What did I say?", it repeats all that users have said to it, so that a client can see what was remembered. Asked to think, it thinks
+before it answers; asked "What did you think?", it tells.
 """
 
 import json
@@ -9,18 +10,20 @@ from dataclasses import replace
 from tests.fakes.answers import Call, Json, pieces
 from tests.fakes.echo import echo, sample
 from tests.fakes.engine import Received
-from tests.fakes.scripts import Script, text
+from tests.fakes.scripts import Script, reasoning, text
 
-QUESTION = "What did I say?"
+SAID, THOUGHT = "What did I say?", "What did you think?"
 
 
 def obedient(received: Received) -> Script:
     """The answer to any request."""
-    said = user_texts(received)
-    if said and said[-1] == QUESTION:
+    said = user_texts(received) or [""]
+    if said[-1] == SAID:
         return text(" | ".join(said[:-1]))
-    script = echo(received.json)
-    return _with_arguments(script, received.json)
+    if said[-1] == THOUGHT:
+        return text(" | ".join(_text(item.get("content")) for item in received.input if item.get("type") == "reasoning"))
+    script = _with_arguments(echo(received.json), received.json)
+    return reasoning("I think so.") + script if "think" in said[-1] else script
 
 
 def user_texts(received: Received) -> list[str]:

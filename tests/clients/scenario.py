@@ -13,16 +13,12 @@ DEADLINE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`act` runs the client and raises where something is not as it should be; `plays` is what the model says, before it only obeys.
-
-    `relayed`: the requests are passed on byte for byte, so that what a strict engine thinks of them is the client's business.
-    """
+    """`act` runs the client and raises where something is not as it should be; `plays` is what the model says, before it only obeys."""
 
     client: str
     name: str
     act: Callable[[House], Awaitable[None]]
     plays: tuple[Script, ...] = ()
-    relayed: bool = False
 
     @property
     def title(self) -> str:
@@ -41,7 +37,6 @@ class Outcome:
 async def play(scenario: Scenario, house: House) -> Outcome:
     """Runs one scenario within its deadline."""
     house.engine.forget()
-    house.engine.strict = not scenario.relayed
     house.engine.play(*scenario.plays)
     log, started = len(house.gateway.log_bytes()), time.monotonic()
     try:

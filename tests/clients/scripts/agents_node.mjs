@@ -71,6 +71,13 @@ async function compactionSession() {
   assert.equal((await run(agent({ model: "gpt-5.5" }), "pear", { session })).finalOutput, "You said: pear");
 }
 
+async function unstoredReasoning() {
+  const modelSettings = { store: false, providerData: { include: ["reasoning.encrypted_content"] } };
+  const first = await run(agent({ modelSettings }), "think");
+  const second = await run(agent({ modelSettings }), [...first.history, { role: "user", content: "What did you think?" }]);
+  assert.equal(second.finalOutput, "I think so.");
+}
+
 async function webSearch() {
   const result = await run(agent({ tools: [webSearchTool()] }), "Please search.", { stream: true });
   await result.completed;
@@ -108,6 +115,7 @@ const scenarios = {
   localSession,
   conversationsSession,
   compactionSession,
+  unstoredReasoning,
   webSearch,
   hostedMcp,
   mcpApproval,

@@ -7,6 +7,7 @@ import sys
 from agents import (
     Agent,
     HostedMCPTool,
+    ModelSettings,
     OpenAIConversationsSession,
     OpenAIResponsesCompactionSession,
     Runner,
@@ -86,6 +87,13 @@ async def compaction_session():
     assert "compaction" in kinds, kinds
     result = await Runner.run(agent(model="gpt-5.5"), "pear", session=session)
     assert result.final_output == "You said: pear", result
+
+
+async def unstored_reasoning():
+    settings = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
+    first = await Runner.run(agent(model_settings=settings), "think")
+    second = await Runner.run(agent(model_settings=settings), [*first.to_input_list(), {"role": "user", "content": "What did you think?"}])
+    assert second.final_output == "I think so.", second
 
 
 async def web_search():

@@ -84,11 +84,12 @@ async function hostedMcp() {
   assert.equal(await second.text, "You said: more");
 }
 
-async function unstored() {
-  const providerOptions = { openai: { store: false, include: ["reasoning.encrypted_content"] } };
-  const messages = [{ role: "user", content: "apple" }];
-  messages.push(...(await generateText({ model, messages, providerOptions })).response.messages, { role: "user", content: "What did I say?" });
-  assert.equal((await generateText({ model, messages, providerOptions })).text, "apple");
+async function unstoredReasoning() {
+  const providerOptions = { openai: { store: false, include: ["reasoning.encrypted_content"], forceReasoning: true } };
+  const messages = [{ role: "user", content: "think" }];
+  messages.push(...(await generateText({ model, messages, providerOptions })).response.messages);
+  messages.push({ role: "user", content: "What did you think?" });
+  assert.equal((await generateText({ model, messages, providerOptions })).text, "I think so.");
 }
 
 const scenarios = {
@@ -103,6 +104,6 @@ const scenarios = {
   conversation,
   webSearch,
   hostedMcp,
-  unstored,
+  unstoredReasoning,
 };
 await scenarios[process.argv[2]]();

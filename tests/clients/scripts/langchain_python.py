@@ -66,9 +66,9 @@ def web_search():
 
 def unstored_reasoning():
     keeping = ChatOpenAI(**settings, store=False, include=["reasoning.encrypted_content"])
-    history = [HumanMessage("apple")]
-    history += [keeping.invoke(history), HumanMessage("What did I say?")]
-    assert keeping.invoke(history).text == "apple"
+    history = [HumanMessage("think")]
+    history += [keeping.invoke(history), HumanMessage("What did you think?")]
+    assert keeping.invoke(history).text == "I think so."
 
 
 globals()[sys.argv[1]]()

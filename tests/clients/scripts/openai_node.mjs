@@ -84,6 +84,14 @@ async function countingAndCompacting() {
   await client.responses.create({ model: "m", input: [...compacted.output, { role: "user", content: "pear" }] });
 }
 
+async function unstoredReasoning() {
+  const settings = { model: "m", store: false, include: ["reasoning.encrypted_content"] };
+  const history = [{ role: "user", content: "think" }];
+  history.push(...(await client.responses.create({ input: history, ...settings })).output);
+  history.push({ role: "user", content: "What did you think?" });
+  assert.equal((await client.responses.create({ input: history, ...settings })).output_text, "I think so.");
+}
+
 async function unknownResponse() {
   const asked = client.responses.create({ model: "m", input: "x", previous_response_id: `resp_${"1".padStart(40, "0")}` });
   await assert.rejects(asked, { status: 400, code: "previous_response_not_found", param: "previous_response_id" });
@@ -112,6 +120,7 @@ const scenarios = {
   conversation,
   background,
   countingAndCompacting,
+  unstoredReasoning,
   unknownResponse,
   websocket,
 };

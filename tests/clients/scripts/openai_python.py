@@ -85,6 +85,16 @@ def counting_and_compacting():
     client.responses.create(model="m", input=[*sent_back, {"role": "user", "content": "What did I say?"}])
 
 
+def unstored_reasoning():
+    settings = {"model": "m", "store": False, "include": ["reasoning.encrypted_content"]}
+    history = [{"role": "user", "content": "think"}]
+    with client.responses.stream(input=history, **settings) as stream:
+        output = [item.model_dump(exclude_none=True) for item in stream.get_final_response().output]
+    output = [{**item, "content": None} if item["type"] == "reasoning" else item for item in output]
+    history += [*output, {"role": "user", "content": "What did you think?"}]
+    assert client.responses.create(input=history, **settings).output_text == "I think so."
+
+
 def unknown_response():
     found = None
     try:

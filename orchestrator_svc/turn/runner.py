@@ -86,6 +86,7 @@ class _Runner:
         self._patience = Patience(until=around.deadline)
         self._model: Batches | None = None
         self._first: asyncio.Task[tuple[ModelEvent, ...] | None] | None = None
+        self._unheard: Stopped | Cancelled | None = None
         self._tools: set[asyncio.Task[TurnEvent]] = set()
         self._hands = asyncio.Semaphore(around.max_parallel_calls)
 
@@ -115,6 +116,8 @@ class _Runner:
                 return await self._stored(self._around.save(self.turn, action.record))
             case CallModel():
                 await self._hang_up()
+                if self._unheard is not None:
+                    return self._unheard
                 self._model = self._around.provider.call(self.turn.request, action)
             case ListTools():
                 await self._hang_up()
@@ -136,20 +139,13 @@ class _Runner:
 
     async def _stored(self, saving: asyncio.Future[Saved | SaveFailed]) -> TurnEvent:
         """What became of the save; a shutdown does not keep the turn from hearing it, and is heard of next by one that would go on."""
-        is_stopped = False
         while True:
             try:
-                saved = await asyncio.shield(saving)
-                break
+                return await asyncio.shield(saving)
             except asyncio.CancelledError:
                 if saving.cancelled():
                     raise
-                self._stopped_or_raise()
-                is_stopped = True
-        task = asyncio.current_task()
-        if is_stopped and self.turn.ending is None and task is not None:
-            task.cancel()
-        return saved
+                self._unheard = self._stopped_or_raise()
 
     def _stopped_or_raise(self) -> Stopped | Cancelled:
         """Why this task was cancelled, if that was a shutdown; goes on being cancelled, if it was the consumer."""

@@ -103,9 +103,12 @@ def check_writes(writes: Sequence[bytes]) -> Sse:
     return read_sse(b"".join(writes))
 
 
-def check_stream(events: Iterable[Mapping[str, object]]) -> Json:
-    """Checks all events of one response and returns the response object of the terminal event."""
-    checker = _Checker()
+def check_stream(events: Iterable[Mapping[str, object]], *, taken_over: bool = False) -> Json:
+    """Checks all events of one response and returns the response object of the terminal event.
+
+    `taken_over`: another process has gone on with the turn, so that items of the one before may stand incomplete in its output.
+    """
+    checker = _Checker(taken_over)
     for number, event in enumerate(events):
         try:
             checker.take(number, dict(event))
@@ -114,14 +117,14 @@ def check_stream(events: Iterable[Mapping[str, object]]) -> Json:
     return checker.end()
 
 
-def check_response(response: Mapping[str, object]) -> Json:
-    """Checks one response object, as JSON answers, GET and terminal events have it, and returns it."""
+def check_response(response: Mapping[str, object], *, taken_over: bool = False) -> Json:
+    """Checks one response object, as JSON answers, GET and terminal events have it, and returns it; `taken_over` as in check_stream."""
     body = dict(response)
     try:
         check_response_shape(body)
     except ShapeFault as fault:
         raise StreamFault(str(fault)) from None
-    _check_outcome(body)
+    _check_outcome(body, taken_over)
     return body
 
 
@@ -166,7 +169,7 @@ def _need(fact: object, rule: str) -> None:
         raise StreamFault(rule)
 
 
-def _check_outcome(response: Json) -> None:
+def _check_outcome(response: Json, taken_over: bool) -> None:
     """What a status says about the other fields of a response."""
     status = response["status"]
     output = cast(list[Json], response["output"])
@@ -179,7 +182,7 @@ def _check_outcome(response: Json) -> None:
     _need(len(set(ids)) == len(ids), f"an item id stands twice in the output: {ids}")
     statuses = [item.get("status") for item in output]
     _need(status in ("queued", "in_progress") or "in_progress" not in statuses, f"an item is still in_progress while {status}")
-    _need(status != "completed" or "incomplete" not in statuses, "an item is incomplete in a completed response")
+    _need(taken_over or status != "completed" or "incomplete" not in statuses, "an item is incomplete in a completed response")
     _need(status != "completed" or output, "a completed response without output")
     _check_usage(response["usage"])
 
@@ -260,7 +263,8 @@ STRINGS = {
 class _Checker:
     """One pass over one stream: `take` each event, then `end`."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken_over: bool) -> None:
+        self.taken_over = taken_over
         self.items: dict[str, _Item] = {}
         self.opening: list[str] = []
         self.head: Json | None = None
@@ -332,13 +336,14 @@ class _Checker:
             _need(item.done is not None, f"item {item_id} was announced and never closed")
         built = [item.done for item in self.items.values()]
         _need(response["output"] == built, f"output is not the closed items in order of index: {response['output']} != {built}")
-        check_response(response)
+        check_response(response, taken_over=self.taken_over)
         self._check_cut(response)
         self.terminal = response
 
     def _check_cut(self, response: Json) -> None:
         statuses = [cast(Json, item.done).get("status") for item in self.items.values()]
-        _need(response["status"] != "incomplete" or "incomplete" not in statuses[:-1], "an incomplete item that is not the last")
+        is_whole = self.taken_over or response["status"] != "incomplete"
+        _need(is_whole or "incomplete" not in statuses[:-1], "an incomplete item that is not the last")
 
     def _item_added(self, event: Json) -> None:
         item = cast(Json, event["item"])

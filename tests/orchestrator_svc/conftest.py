@@ -15,9 +15,24 @@ settings.load_profile("orchestrator")
 
 
 @pytest.fixture(scope="session")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The DSN of a Postgres server of this session's own."""
+    with postgres_server(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def database(postgres: str) -> Iterator[str]:
     """The DSN of a database with the history's schema; the turns of all tests share it."""
-    with postgres_server(tmp_path_factory.mktemp("postgres")) as server, fresh_database(server) as dsn:
+    with fresh_database(postgres) as dsn:
+        asyncio.run(migrate(dsn))
+        yield dsn
+
+
+@pytest.fixture
+def queue_database(postgres: str) -> Iterator[str]:
+    """The DSN of a database of the test's own: nobody else takes turns from its queue."""
+    with fresh_database(postgres) as dsn:
         asyncio.run(migrate(dsn))
         yield dsn
 

@@ -12,6 +12,7 @@ from orchestrator_svc.context.parent import Span
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.tools.base import ListedTool, ToolResult
 from orchestrator_svc.tools.table import McpTool
+from svckit.errors import ServiceError
 
 
 class PartKind(Enum):
@@ -88,7 +89,7 @@ class ModelFailed(Struct, frozen=True):
 
     code: str
     message: str
-    refusal: Exception
+    refusal: ServiceError
 
 
 ModelEvent = ItemStarted | PartDelta | AnnotationAdded | ItemFinished | ModelFinished | ModelFailed
@@ -143,7 +144,7 @@ class Stopped(Struct, frozen=True):
 
     code: str
     message: str
-    refusal: Exception
+    refusal: ServiceError
 
 
 class Begun(Struct, frozen=True):

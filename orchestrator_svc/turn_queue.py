@@ -126,9 +126,7 @@ class TurnQueue:
 
     async def logged(self, turn: Taken, behind: int) -> list[StreamEvent]:
         """What is logged of a turn behind a number. Raises HistoryUnavailable, RemoteError."""
-        request = history_pb2.WatchEventsRequest(
-            owner=turn.owner, response_id=turn.response_id, starting_after=behind, only_logged=True
-        )
+        request = history_pb2.WatchEventsRequest(owner=turn.owner, response_id=turn.response_id, starting_after=behind, only_logged=True)
         events: list[StreamEvent] = []
         with named():
             deadline = self._settings.load_timeout_seconds

@@ -13,7 +13,7 @@ from orchestrator_svc.context.carried import DECLARING, NOTHING_CARRIED, Carried
 from orchestrator_svc.context.pairing import check_paired, still_open
 from orchestrator_svc.context.unsealing import unsealed
 from orchestrator_svc.errors import InvalidRequest
-from orchestrator_svc.items import HOSTED, Item
+from orchestrator_svc.items import HOSTED, PREFIXES, Item
 from orchestrator_svc.request import TurnRequest
 from orchestrator_svc.tools.base import Spec
 from orchestrator_svc.tools.table import ToolTable, declared_by_items
@@ -23,10 +23,12 @@ from svckit.json_text import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A turn that is being put together. `open_call_ids` are those of the context; `stored` are items found by id."""
+    """A turn that is being put together. `open_call_ids` are those of the context; `stored` are items found by id; `new_id` makes an id
+    with a prefix in the turn's own tree."""
 
     request: TurnRequest
     specs: Mapping[str, Spec]
+    new_id: Callable[[str], str]
     carried: Carried = NOTHING_CARRIED
     open_call_ids: tuple[str, ...] = ()
     stored: Mapping[str, Item] = field(default_factory=dict)
@@ -64,8 +66,16 @@ def _stored(draft: Draft, item: Item, position: int) -> Item:
     if item.type == "item_reference":
         if found is None:
             raise InvalidRequest(f"Item with id '{item.id}' not found.", param=f"input[{position}].id")
-        return found
+        return _copied(draft, found)
     return found if found is not None and found.type == item.type and item.type in HOSTED else item
+
+
+def _copied(draft: Draft, item: Item) -> Item:
+    """A copy keeps its id, unless that may stand in the context already: lists of items are paged through by their ids."""
+    continued = draft.request.previous_response_id or draft.request.conversation_id or ""
+    if tree_key_of(item.id) != tree_key_of(continued):
+        return item
+    return replace(item, id=draft.new_id(PREFIXES[item.type]))
 
 
 def _unseal(draft: Draft) -> Draft:

@@ -67,25 +67,28 @@ class Opening:
         head, prompts = await self.history.load(asked.owner, queued.response_id)
         names = {"response_id": asked.previous_response_id or "", "conversation_id": asked.conversation_id or ""}
         parent = _parent_of(head, prompts.rendered(self.provider), **names)
-        draft = Draft(replace(self._request(asked, queued.block), input=()), self.kinds.specs, carried=parent.carried)
+        new_id = _ids_of_input(queued.block)
+        draft = Draft(replace(self._request(asked, new_id), input=()), self.kinds.specs, new_id, carried=parent.carried)
         draft = assembled(replace(draft, stored=await self._found(draft)))
         return snapshot.resumed(self._turn(queued.block, draft, parent, queued.created_at), head.resume_state, saves, stored)
 
     def hindered(self, queued: Queued, saves: int) -> Turn:
         """A turn that has waited and cannot be run: all that can be told of it without what it continues from."""
-        request = self._request(queued.asked, queued.block)
-        draft = Draft(replace(request, input=()) if saves else request, self.kinds.specs)
+        new_id = _ids_of_input(queued.block)
+        request = self._request(queued.asked, new_id)
+        draft = Draft(replace(request, input=()) if saves else request, self.kinds.specs, new_id)
         parent = Parent(conversation_id=queued.asked.conversation_id or "")
         return structs.replace(self._turn(queued.block, draft, parent, queued.created_at), saves=saves)
 
     async def _drafted(self, asked: Asked, block: IdBlock) -> tuple[Draft, Parent]:
-        request = self._request(asked, block)
+        new_id = _ids_of_input(block)
+        request = self._request(asked, new_id)
         parent = await self._parent(asked)
-        draft = Draft(request, self.kinds.specs, carried=parent.carried, open_call_ids=parent.open_call_ids)
+        draft = Draft(request, self.kinds.specs, new_id, carried=parent.carried, open_call_ids=parent.open_call_ids)
         return assembled(replace(draft, stored=await self._found(draft))), parent
 
-    def _request(self, asked: Asked, block: IdBlock) -> TurnRequest:
-        return read_request(asked, self.kinds, self._rules(asked.model), partial(_next_id, block, iter(range(1, 1 << 32))))
+    def _request(self, asked: Asked, new_id: Callable[[str], str]) -> TurnRequest:
+        return read_request(asked, self.kinds, self._rules(asked.model), new_id)
 
     def _rules(self, model: str) -> CompactionRules:
         return replace(self.rules, threshold=self.thresholds.get(model, self.rules.threshold))
@@ -170,6 +173,10 @@ def _moved(block: IdBlock, asked: Asked) -> IdBlock:
     if asked.conversation_id is not None:
         raise ConversationFull(conversation_id=asked.conversation_id)
     return replace(block, tree_key=new_tree_key())
+
+
+def _ids_of_input(block: IdBlock) -> Callable[[str], str]:
+    return partial(_next_id, block, iter(range(1, 1 << 32)))
 
 
 def _next_id(block: IdBlock, offsets: Iterator[int], prefix: str) -> str:

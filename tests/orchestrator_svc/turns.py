@@ -1,6 +1,6 @@
 """Turns for tests: a turn made of a few words, the machine run over its events, and what came out."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -43,8 +43,9 @@ def asked(
 def request(*input: JsonObject, **given: object) -> TurnRequest:
     """A request, read; its items without ids get the first ids of BLOCK."""
     numbers = count(1)
-    read = read_request(asked(*input, **given), ToolKinds(SPECS), RULES, lambda prefix: BLOCK.id(prefix, next(numbers)))  # type: ignore[arg-type]
-    return assembled(Draft(read, SPECS)).request
+    new_id: Callable[[str], str] = lambda prefix: BLOCK.id(prefix, next(numbers))  # noqa: E731
+    read = read_request(asked(*input, **given), ToolKinds(SPECS), RULES, new_id)  # type: ignore[arg-type]
+    return assembled(Draft(read, SPECS, new_id)).request
 
 
 def turn(asked_for: TurnRequest | None = None, *, context: bytes = b"", limits: Limits = LIMITS) -> Turn:

@@ -7,12 +7,12 @@ import argparse
 import asyncio
 import sys
 
-from tests.clients import codex, sdks
+from tests.clients import codex_runs, sdks
 from tests.clients.house import open_house
 from tests.clients.installed import install
 from tests.clients.scenario import Outcome, Scenario, play
 
-SCENARIOS = (*codex.SCENARIOS, *sdks.SCENARIOS)
+SCENARIOS = (*codex_runs.SCENARIOS, *sdks.SCENARIOS)
 
 
 def main() -> int:

@@ -20,12 +20,15 @@ MAY_IMPORT = {
 OURS = {*MAY_IMPORT, "tests", "bench"}
 
 PURE = (
-    *(f"orchestrator_svc/turn/{name}.py" for name in ("events", "actions", "state", "machine", "output", "claims", "snapshot", "takeover")),
+    *(f"orchestrator_svc/turn/{name}.py" for name in ("events", "actions", "state", "machine", "output", "written", "parts", "shapes")),
+    *(f"orchestrator_svc/turn/{name}.py" for name in ("response", "citations", "compacting", "claims", "snapshot", "takeover")),
     "orchestrator_svc/context/*.py",
     "orchestrator_svc/tools/table.py",
     "orchestrator_svc/providers/routing.py",
     "orchestrator_svc/providers/sse.py",
     "orchestrator_svc/items.py",
+    "orchestrator_svc/input_items.py",
+    "orchestrator_svc/request.py",
     "history_svc/model.py",
 )
 IMPURE = {

@@ -17,6 +17,7 @@ from orchestrator_svc.turn.actions import CallModel, StreamEvent
 from orchestrator_svc.turn.events import ItemFinished, ModelEvent, PartDelta, PartKind
 from orchestrator_svc.turn.parts import final_parts
 from orchestrator_svc.turn.state import Summary, Turn
+from orchestrator_svc.turn.written import Written
 
 SEALED_KIND = "compaction"
 # What shapes an answer does not shape a summary of it.
@@ -73,7 +74,7 @@ def heard(summary: Summary, events: tuple[ModelEvent, ...]) -> Summary:
     return Summary(text, in_pieces)
 
 
-def written(turn: Turn, summary: str) -> tuple[Turn, projection.Written]:
+def written(turn: Turn, summary: str) -> tuple[Turn, Written]:
     """The turn standing on the summary, and the item that shows it."""
     rules = turn.request.compaction
     elements = compaction.elements_of(prompts(turn))

@@ -41,10 +41,10 @@ from orchestrator_svc.turn.events import (
     TurnEvent,
     Usage,
 )
-from orchestrator_svc.turn.output import MadeCall
 from orchestrator_svc.turn.response import body_of, response_of
 from orchestrator_svc.turn.shapes import parsed
 from orchestrator_svc.turn.state import Ending, Phase, Summary, Turn
+from orchestrator_svc.turn.written import MadeCall, Written
 from svckit.errors import ServiceError
 
 Step = tuple[Turn, tuple[Action, ...]]
@@ -410,7 +410,7 @@ def _cancelled(turn: Turn, event: Cancelled) -> Step:
     return turn, closed + more
 
 
-def _written(turn: Turn, written: projection.Written) -> Step:
+def _written(turn: Turn, written: Written) -> Step:
     output, stream = written
     return replace(turn, output=output), (Emit(stream),) if stream else ()
 

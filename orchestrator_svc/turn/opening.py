@@ -27,9 +27,9 @@ from orchestrator_svc.items import Item
 from orchestrator_svc.request import Asked, CompactionRules, ToolKinds, TurnRequest, read_request
 from orchestrator_svc.settings import OrchestratorSettings
 from orchestrator_svc.turn import snapshot
-from orchestrator_svc.turn.output import Output
 from orchestrator_svc.turn.snapshot import Queued
 from orchestrator_svc.turn.state import Limits, Turn
+from orchestrator_svc.turn.written import Output
 from svckit.ids import IdBlock, block_of, new_block, new_tree_key, tree_key_of
 
 # What a save may be: both forms of the input, the output, and room for the rest within one message.

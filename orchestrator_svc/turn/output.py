@@ -11,11 +11,10 @@ It does no IO. While a batch of events is written a `_Pen` holds the working sta
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import msgspec
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from orchestrator_svc.context.rendering import NOTHING, call_and_output
@@ -31,104 +30,23 @@ from orchestrator_svc.items import (
     make_standing_for,
     out_of_context,
 )
-from orchestrator_svc.tools.base import Citation, ListedTool, Tool, ToolCall, ToolResult
-from orchestrator_svc.tools.table import ToolTable
+from orchestrator_svc.tools.base import ListedTool, ToolCall, ToolResult
 from orchestrator_svc.turn import parts, shapes
 from orchestrator_svc.turn.actions import StreamEvent
 from orchestrator_svc.turn.citations import citations_in
 from orchestrator_svc.turn.events import AnnotationAdded, ItemFinished, ItemStarted, ModelEvent, PartDelta, PartKind
 from orchestrator_svc.turn.parts import Part, text_in
-from orchestrator_svc.turn.shapes import Shape
-from svckit.ids import IdBlock
-
-
-class OpenItem(Struct, frozen=True):
-    """An item that is not closed. Without an id it is not announced yet; `held` is what is not shown of it: blank text, or arguments.
-
-    `type` is the engine's; for a call, `name` is the engine's too, and `tool` and `shape` say what it is to the client.
-    """
-
-    key: int
-    type: str
-    name: str = ""
-    call_id: str = ""
-    tool: Tool | None = None
-    shape: Shape | None = None
-    approval_request_id: str = ""
-    id: str = ""
-    order: int = -1
-    index: int = -1
-    held: tuple[PartDelta, ...] = ()
-    closed_parts: tuple[Part, ...] = ()
-    part: Part | None = None
-    final: JsonObject | None = None
-
-    @property
-    def shows_deltas(self) -> bool:
-        """Whether more of it is shown as it comes."""
-        return bool(self.id) and self.final is None and (self.shape is None or bool(self.shape.arguments))
-
-    @property
-    def arguments(self) -> str:
-        """The argument string of a call, as far as it has come."""
-        shown = self.part or (self.closed_parts[-1] if self.closed_parts else None)
-        if shown is not None and self.shape is not shapes.CUSTOM_CALL:
-            return shown.text
-        return "".join(delta.text for delta in self.held)
-
-
-class MadeCall(Struct, frozen=True):
-    """A call that the model has made and the gateway is to answer; `tool` is None when it may not be made."""
-
-    call_id: str
-    name: str
-    tool: Tool | None
-    arguments: str
-
-
-class Output(Struct, frozen=True):
-    """All that a turn has sent so far. `reasoning` is the event name of raw reasoning, `provider` who made the items."""
-
-    ids: IdBlock
-    reasoning: str
-    provider: str
-    next_id: int
-    tools: ToolTable = field(default_factory=ToolTable)
-    include: frozenset[str] = frozenset()
-    seal: Callable[[bytes], str] | None = None
-    sequence: int = 0
-    announced: int = 0
-    ordered: int = 0
-    size: int = 0
-    open: tuple[OpenItem, ...] = ()
-    running: tuple[OpenItem, ...] = ()
-    closed: tuple[tuple[int, Item], ...] = ()
-    call_ids: frozenset[str] = frozenset()
-    citations: tuple[Citation, ...] = ()
-
-    @property
-    def items(self) -> tuple[Item, ...]:
-        """The finished items in order, those that only the model sees among them."""
-        return tuple(item for _, item in sorted(self.closed, key=lambda pair: pair[0]))
-
-    def items_from(self, order: int) -> tuple[Item, ...]:
-        """The finished items from one place in the order on."""
-        return tuple(item for place, item in sorted(self.closed, key=lambda pair: pair[0]) if place >= order)
-
-    @property
-    def ends_cut(self) -> bool:
-        """Whether the model says that the last of the open items is incomplete."""
-        last = _in_closing_order(self.open)[-1:]
-        return bool(last) and (last[0].final or {}).get("status") == "incomplete"
-
-    @property
-    def calls(self) -> tuple[MadeCall, ...]:
-        """The calls that wait for their results, in the order in which they were made."""
-        waiting = sorted(self.running, key=lambda item: item.order)
-        return tuple(MadeCall(item.call_id, item.name, item.tool, item.arguments) for item in waiting)
-
-
-Written = tuple[Output, tuple[StreamEvent, ...]]
+from orchestrator_svc.turn.written import (
+    OpenItem,
+    Output,
+    Written,
+    body_of,
+    call_body_of,
+    in_closing_order,
+    listed_of,
+    opening_of,
+    place_of,
+)
 
 
 def project(output: Output, events: Sequence[ModelEvent]) -> Written:
@@ -316,7 +234,7 @@ class _Pen:
             self._keep(self._annotated(item, item.part, added.annotation))
 
     def _annotated(self, item: OpenItem, part: Part, annotation: JsonObject) -> OpenItem:
-        place = _place(item, part) | {"annotation_index": len(part.annotations), "annotation": annotation}
+        place = place_of(item, part) | {"annotation_index": len(part.annotations), "annotation": annotation}
         self._event("response.output_text.annotation.added", place)
         return replace(item, part=replace(part, annotations=(*part.annotations, annotation)))
 
@@ -358,7 +276,7 @@ class _Pen:
     def _placed(self, item: OpenItem) -> OpenItem:
         item = replace(self._ordered_now(item), index=self._announced)
         self._announced += 1
-        self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | self._opening(item)})
+        self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | opening_of(item)})
         if item.shape is not None and item.shape.started:
             self._event(item.shape.started, {"item_id": item.id, "output_index": item.index})
         return item
@@ -375,14 +293,14 @@ class _Pen:
         return replace(item, id=output.ids.id(PREFIXES[kind], output.next_id + order), order=order, call_id=call_id)
 
     def close_finished(self) -> None:
-        self._close_each(_in_closing_order(item for item in self.open.values() if item.final is not None), "completed")
+        self._close_each(in_closing_order(item for item in self.open.values() if item.final is not None), "completed")
 
     def close_all(self, last_status: str) -> None:
-        self._close_each(_in_closing_order(self.open.values()), last_status)
+        self._close_each(in_closing_order(self.open.values()), last_status)
         self.open.clear()
 
     def abandon_all(self) -> None:
-        for item in _in_closing_order(self.open.values()):
+        for item in in_closing_order(self.open.values()):
             self._close(item, "incomplete")
         self.open.clear()
 
@@ -396,7 +314,7 @@ class _Pen:
             self._close_call(item, status)
         else:
             item = self._part_closed(item if item.id else self._placed(item))
-            self._done(item, self._sealed(make(item.id, _body(item, status), self._output.provider)))
+            self._done(item, self._sealed(make(item.id, body_of(item, status), self._output.provider)))
 
     def _sealed(self, made: Item) -> Item:
         """Plain reasoning with a blob that a client can send back in its place, where it asks for that."""
@@ -418,7 +336,7 @@ class _Pen:
             shape = shapes.UNDECLARED
         item = self._call_shown(replace(item, shape=shape))
         if not shape.runs:
-            self._done(item, make(item.id, self._call_body(item, status)))
+            self._done(item, make(item.id, call_body_of(item, status)))
         elif status == "incomplete":
             self.abandon_call(item)
         else:
@@ -442,10 +360,10 @@ class _Pen:
         item = self._part_closed(item)
         index = sum(parts.LIST_OF[part.kind] == parts.LIST_OF[delta.kind] for part in item.closed_parts)
         part = Part(delta.kind, delta.part, index, "", f"{self._event_name(item, delta.kind)}.delta", b"")
-        part = replace(part, delta_head=encode({"type": part.delta_event} | _place(item, part))[:-1] + b',"delta":')
+        part = replace(part, delta_head=encode({"type": part.delta_event} | place_of(item, part))[:-1] + b',"delta":')
         added = parts.PART_EVENTS[delta.kind]
         if added:
-            self._event(f"{added}.added", _place(item, part) | {"part": parts.body_of(part)})
+            self._event(f"{added}.added", place_of(item, part) | {"part": parts.body_of(part)})
         return replace(item, part=part)
 
     def _part_closed(self, item: OpenItem) -> OpenItem:
@@ -455,7 +373,7 @@ class _Pen:
             item = self._all_annotated(item, citations_in(item.part.text, self._citations))
         part = item.part
         assert part is not None
-        done = _place(item, part) | {parts.field_of(part.kind, item.shape): part.text}
+        done = place_of(item, part) | {parts.field_of(part.kind, item.shape): part.text}
         if part.kind is PartKind.TEXT:
             done["logprobs"] = parts.logprobs_of(part)
         if item.shape is shapes.FUNCTION_CALL and item.tool is not None:
@@ -463,7 +381,7 @@ class _Pen:
         self._event(f"{self._event_name(item, part.kind)}.done", done)
         added = parts.PART_EVENTS[part.kind]
         if added:
-            self._event(f"{added}.done", _place(item, part) | {"part": parts.body_of(part)})
+            self._event(f"{added}.done", place_of(item, part) | {"part": parts.body_of(part)})
         return replace(item, part=None, closed_parts=(*item.closed_parts, part))
 
     # Calls of the gateway's own tools.
@@ -489,7 +407,7 @@ class _Pen:
         event = item.shape.failed if result.failed else item.shape.succeeded
         if event:
             self._event(event, {"item_id": item.id, "output_index": item.index})
-        body = self._call_body(item, "failed" if result.failed else "completed") | self._public(item, result)
+        body = call_body_of(item, "failed" if result.failed else "completed") | self._public(item, result)
         self._done(item, make_called(item.id, body, pair))
 
     def abandon_call(self, item: OpenItem) -> None:
@@ -497,7 +415,7 @@ class _Pen:
         self.running.pop(item.call_id, None)
         if item.shape is None or item.shape is shapes.UNDECLARED:
             return
-        body = self._call_body(item, "incomplete") | self._public(item, ToolResult("", failed=True))
+        body = call_body_of(item, "incomplete") | self._public(item, ToolResult("", failed=True))
         self._done(item, make_called(item.id, body, NOTHING))
 
     def show_listing(self, label: str, listed: Sequence[ListedTool], error: str | None) -> None:
@@ -508,7 +426,7 @@ class _Pen:
         self._event("response.output_item.added", {"output_index": item.index, "item": {"id": item.id} | body})
         self._event("response.mcp_list_tools.in_progress", place)
         self._event("response.mcp_list_tools.failed" if error else "response.mcp_list_tools.completed", place)
-        body["tools"] = [_listed(tool) for tool in listed]
+        body["tools"] = [listed_of(tool) for tool in listed]
         self._done(item, make(item.id, body | ({"error": error} if error else {})))
 
     def show_compaction(self, blob: str, window: bytes) -> None:
@@ -530,22 +448,6 @@ class _Pen:
             action = {key: value for key, value in action.items() if key != "sources"}
         return public | {"action": action}
 
-    def _call_body(self, item: OpenItem, status: str) -> JsonObject:
-        assert item.shape is not None
-        body = self._opening(item)
-        if "status" in body:
-            body["status"] = status
-        if item.shape is not shapes.WEB_SEARCH_CALL:
-            body[item.shape.field] = shapes.shown_arguments(item.shape, item.arguments)
-        return body | _rest(item, body)
-
-    def _opening(self, item: OpenItem) -> JsonObject:
-        if item.shape is not None:
-            return shapes.opening(item.shape, item.tool, item.call_id, item.arguments, item.approval_request_id)
-        if item.type == "message":
-            return {"type": "message", "status": "in_progress", "role": "assistant", "content": []}
-        return {"type": "reasoning", "summary": []}
-
     def _event_name(self, item: OpenItem, kind: PartKind) -> str:
         return parts.event_of(kind, item.shape, self._output.reasoning)
 
@@ -562,36 +464,6 @@ class _Pen:
         self._sequence += 1
 
 
-def _place(item: OpenItem, part: Part) -> JsonObject:
-    place: JsonObject = {"item_id": item.id, "output_index": item.index}
-    name = parts.INDEX_NAME.get(parts.LIST_OF[part.kind])
-    return place | {name: part.index} if name else place
-
-
-def _body(item: OpenItem, status: str) -> JsonObject:
-    """A message or reasoning as it is closed, without its id."""
-    body: JsonObject = {"type": "reasoning", "summary": []}
-    if item.type == "message":
-        body = {"type": "message", "status": status, "role": "assistant", "content": []}
-    elif status == "incomplete":
-        body["status"] = status
-    for part in item.closed_parts:
-        found = body.setdefault(parts.LIST_OF[part.kind], [])
-        assert isinstance(found, list)
-        found.append(parts.body_of(part))
-    return body | _rest(item, body)
-
-
-def _rest(item: OpenItem, body: JsonObject) -> JsonObject:
-    """What else the engine said of an item of its own kind is carried."""
-    if item.shape not in (None, shapes.FUNCTION_CALL):
-        return {}
-    return {key: value for key, value in (item.final or {}).items() if key not in body and key not in _OURS and value is not None}
-
-
-_OURS = ("id", "status", "content", "summary", "arguments", "call_id", "name", "namespace")
-
-
 def _is_at(part: Part, kind: PartKind, source: int) -> bool:
     return part.kind is kind and (part.source == source or kind is PartKind.ARGUMENTS)
 
@@ -603,24 +475,3 @@ def _held(held: tuple[PartDelta, ...], run: Sequence[PartDelta], text: str) -> t
         *held_before, last = held
         return (*held_before, replace(last, text=last.text + text, logprobs=parts.joined((last.logprobs, *logprobs))))
     return (*held, replace(first, text=text, logprobs=parts.joined(logprobs)))
-
-
-def _in_closing_order(items: Iterable[OpenItem]) -> list[OpenItem]:
-    """Announced items by their index, then those that can still be announced; the rest has nothing to show."""
-    items = list(items)
-    announced = sorted((item for item in items if item.id), key=lambda item: item.index)
-    return announced + [item for item in items if not item.id and (item.name or _is_opaque(item))]
-
-
-def _is_opaque(item: OpenItem) -> bool:
-    """Reasoning without text that still carries something for its maker; everything else without text is not worth showing."""
-    return item.type == "reasoning" and bool((item.final or {}).get("encrypted_content"))
-
-
-def _listed(tool: ListedTool) -> JsonObject:
-    listed: JsonObject = {"name": tool.name, "input_schema": tool.input_schema}
-    if tool.description:
-        listed["description"] = tool.description
-    if tool.annotations:
-        listed["annotations"] = tool.annotations
-    return listed

@@ -9,7 +9,7 @@ from orchestrator_svc.context.parent import Parent, Span
 from orchestrator_svc.request import TurnRequest
 from orchestrator_svc.turn.actions import StreamEvent
 from orchestrator_svc.turn.events import ToolsListed, Usage
-from orchestrator_svc.turn.output import Output
+from orchestrator_svc.turn.written import Output
 
 
 class Phase(Enum):

@@ -14,9 +14,9 @@ from orchestrator_svc.tools.base import Tool
 from orchestrator_svc.turn import shapes
 from orchestrator_svc.turn.actions import StreamEvent
 from orchestrator_svc.turn.events import PartKind
-from orchestrator_svc.turn.output import OpenItem, Output
 from orchestrator_svc.turn.parts import Part, text_in
 from orchestrator_svc.turn.state import Phase, Turn
+from orchestrator_svc.turn.written import OpenItem, Output
 from svckit.ids import block_of
 
 
@@ -45,7 +45,6 @@ class _Reader:
             closed=(*self.output.closed, *self._closed),
             open=tuple(still_open),
             running=tuple(running),
-            call_ids=self.output.call_ids | {item.call_id for item in self._open.values() if item.call_id},
         )
 
     def read(self, event: StreamEvent) -> None:
@@ -59,8 +58,13 @@ class _Reader:
         item, index = _object(fields["item"]), _number(fields["output_index"])
         order = self._order_of(str(item["id"]))
         output = self.output
-        self.output = replace(output, announced=max(output.announced, index + 1), ordered=max(output.ordered, order + 1))
-        self._open[str(item["id"])] = _opened(item, index, order)
+        opened = self._open[str(item["id"])] = _opened(item, index, order)
+        self.output = replace(
+            output,
+            announced=output.announced,
+            ordered=max(output.ordered, order + 1),
+            call_ids=output.call_ids | {opened.call_id} if opened.call_id else output.call_ids,
+        )
 
     def _order_of(self, item_id: str) -> int:
         block = block_of(item_id)

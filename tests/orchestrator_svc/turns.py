@@ -15,8 +15,8 @@ from orchestrator_svc.tools import web_search
 from orchestrator_svc.turn.actions import Action, Emit, Record, Save, StreamEvent
 from orchestrator_svc.turn.events import ModelEvent, ModelSent, TurnEvent
 from orchestrator_svc.turn.machine import advance
-from orchestrator_svc.turn.output import Output
 from orchestrator_svc.turn.state import Limits, Turn
+from orchestrator_svc.turn.written import Output
 from svckit.ids import IdBlock
 
 NOW = 1_790_000_000

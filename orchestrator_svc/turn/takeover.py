@@ -61,7 +61,7 @@ class _Reader:
         opened = self._open[str(item["id"])] = _opened(item, index, order)
         self.output = replace(
             output,
-            announced=output.announced,
+            announced=max(output.announced, index + 1),
             ordered=max(output.ordered, order + 1),
             call_ids=output.call_ids | {opened.call_id} if opened.call_id else output.call_ids,
         )

@@ -183,7 +183,7 @@ def read_request(asked: Asked, kinds: ToolKinds, rules: CompactionRules, new_id:
     known = _decoded(asked.parameters, Parameters)
     _refuse_unsupported(known)
     _check_background(known, asked)
-    if not asked.model:
+    if not asked.model and not asked.prewarm:
         raise InvalidRequest("A model is needed.", param="model")
     if asked.previous_response_id is not None and asked.conversation_id is not None:
         raise InvalidRequest("previous_response_id and conversation exclude each other.", param="previous_response_id")

@@ -29,7 +29,7 @@ from orchestrator_svc.turn.actions import Batch, Record
 from orchestrator_svc.turn.compacting import compacted, estimated
 from orchestrator_svc.turn.events import Saved, SaveFailed, Stopped, ToolsListed
 from orchestrator_svc.turn.lease import Lease, take_lease
-from orchestrator_svc.turn.machine import first_call
+from orchestrator_svc.turn.machine import ENDS, first_call
 from orchestrator_svc.turn.opening import Opening
 from orchestrator_svc.turn.runner import Surroundings, run
 from orchestrator_svc.turn.state import Phase, Turn
@@ -47,6 +47,7 @@ FIRST_EVENT_SECONDS = Histogram("turnkeep_orchestrator_first_event_seconds", "Se
 
 _SHUTDOWN = Stopped("server_shutdown", "The gateway was shut down before the turn ended.", ShuttingDown())
 _LAST_WORDS_SECONDS = 5.0
+_RELEASE_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -83,13 +84,15 @@ class Desk:
                 bind_contextvars(response_id=turn.response_id)
                 async with aclosing(run(turn, self.surroundings(lease))) as batches:
                     async for batch in batches:
+                        if lease is not None and batch.events[-1].type in ENDS:
+                            await lease.release()
                         if batch.events[0].sequence_number == 0:
                             FIRST_EVENT_SECONDS.observe(time.perf_counter() - started)
                         yield batch
 
     async def count(self, asked: Asked) -> int:
         """How many input tokens the turn's first model call would have: by the engine's count where it offers one, else by estimate."""
-        turn = await self._opening.open(asked)
+        turn = await self._opening.open(replace(asked, prewarm=True))
         call = first_call(turn)
         counted = await self._provider.count(turn.request, call)
         return estimated(turn) if counted is None else counted
@@ -107,7 +110,7 @@ class Desk:
 
     @asynccontextmanager
     async def _leased(self, asked: Asked) -> AsyncIterator[Lease | None]:
-        """Holds the lease of the turn's conversation, if it has one. Its release does not wait for anybody."""
+        """Holds the lease of the turn's conversation, if it has one. Whoever is told of a turn's end finds it given back, or nearly so."""
         if asked.conversation_id is None:
             yield None
             return
@@ -115,7 +118,8 @@ class Desk:
         try:
             yield lease
         finally:
-            self._saves.start(lease.release(), "release a conversation")
+            releasing = self._saves.start(lease.release(), "release a conversation")
+            await asyncio.wait({releasing}, timeout=_RELEASE_SECONDS)
 
     async def _unless_stopped(self, opening: Coroutine[object, object, T]) -> T:
         """A shutdown that cancels a turn before its start refuses it."""

@@ -55,6 +55,8 @@ _TERMINAL_EVENTS = {
     "failed": "response.failed",
     "cancelled": "",
 }
+# The types of the events that end a stream.
+ENDS = frozenset(filter(None, _TERMINAL_EVENTS.values()))
 
 
 def advance(turn: Turn, event: TurnEvent) -> Step:

@@ -42,6 +42,7 @@ TURNS = Counter("turnkeep_orchestrator_turns_total", "Turns that ended, by statu
 ROUNDS = Counter("turnkeep_orchestrator_rounds_total", "Model calls of ended turns.")
 TOKENS = Counter("turnkeep_orchestrator_tokens_total", "Tokens that engines counted, by kind.", ["kind"])
 FAILURES = Counter("turnkeep_orchestrator_failures_total", "Turns that failed after their start, by code.", ["code"])
+COMPACTIONS = Counter("turnkeep_orchestrator_compactions_total", "Compactions of contexts, by outcome.", ["outcome"])
 IN_FLIGHT = Gauge("turnkeep_orchestrator_turns_in_flight", "Turns that run now.", multiprocess_mode="livesum")
 FIRST_EVENT_SECONDS = Histogram("turnkeep_orchestrator_first_event_seconds", "Seconds from a request to the turn's first stream event.")
 
@@ -217,6 +218,10 @@ def _counted(turn: Turn) -> None:
     if ending and ending.code:
         FAILURES.labels(ending.code).inc()
         log.warning("a turn failed", code=ending.code)
+    if turn.compaction_failed:
+        COMPACTIONS.labels("failed").inc()
+        log.warning("a context could not be compacted", tokens=estimated(turn))
+    COMPACTIONS.labels("made").inc(sum(item.type == "compaction" for item in turn.output.items))
     if turn.usage:
         TOKENS.labels("input").inc(turn.usage.input_tokens)
         TOKENS.labels("cached_input").inc(turn.usage.cached_tokens)

@@ -37,7 +37,8 @@ async def test_a_turn_that_compacts_is_streamed_stored_and_continued(ada: Client
     assert last_lines(engine, 4) == ["1", "one", "instead"]
 
 
-async def test_a_trigger_gives_exactly_one_compaction_b097(ada: Client, engine: FakeEngine) -> None:
+async def test_a_trigger_gives_exactly_one_compaction(ada: Client, engine: FakeEngine) -> None:
+    """B097."""
     engine.play(text("the summary"), text("two"))
     turned = await ada.create([{"role": "user", "content": "1"}, {"type": "compaction_trigger"}])
     assert types_of(turned["output"]) == ["compaction"]
@@ -45,15 +46,16 @@ async def test_a_trigger_gives_exactly_one_compaction_b097(ada: Client, engine: 
     assert last_lines(engine) == ["1", "the summary", "2"]
 
 
-async def test_a_trigger_without_a_summary_is_an_error_b097_b098(ada: Client, engine: FakeEngine) -> None:
+async def test_a_trigger_without_a_summary_is_an_error(ada: Client, engine: FakeEngine) -> None:
+    """B097, B098."""
     for failure, said in ((silence(), 502), (refusal("No."), 502), (status(429), 429), (text("half").cut(events=4), 502)):
         engine.play(failure, failure)
         refused = await ada.refused([{"role": "user", "content": "1"}, {"type": "compaction_trigger"}])
         assert refused.status == said
 
 
-async def test_a_compaction_on_its_own_is_the_next_input_b094_b097(ada: Client, bob: Client, engine: FakeEngine) -> None:
-    """Without a trace in the store; another owner cannot use it."""
+async def test_a_compaction_on_its_own_is_the_next_input(ada: Client, bob: Client, engine: FakeEngine) -> None:
+    """B094, B097: without a trace in the store; another owner cannot use it."""
     engine.play(text("the summary"), text("Yes."), text("No."))
     made = await compact(ada, input="1", instructions="Be kind.")
     output = cast(list[Json], made["output"])
@@ -68,14 +70,16 @@ async def test_a_compaction_on_its_own_is_the_next_input_b094_b097(ada: Client, 
     assert (await bob.refused(output)).said[::2] == (400, "input[1].encrypted_content")
 
 
-async def test_a_compaction_on_its_own_without_a_summary_is_an_error_b097(ada: Client, engine: FakeEngine) -> None:
+async def test_a_compaction_on_its_own_without_a_summary_is_an_error(ada: Client, engine: FakeEngine) -> None:
+    """B097."""
     for failure, said in ((silence(), 502), (text("half").incomplete(), 502), (status(500), 502), (status(429), 429)):
         engine.play(failure)
         reply = await ada.request("POST", "/v1/responses/compact", {"model": "m", "input": "1"})
         assert refusal_of(reply).status == said
 
 
-async def test_a_call_that_waits_survives_a_compaction_b089(ada: Client, engine: FakeEngine) -> None:
+async def test_a_call_that_waits_survives_a_compaction(ada: Client, engine: FakeEngine) -> None:
+    """B089."""
     engine.play(function_call("look", {}, "call_1"), text("the summary"), text("Yes."))
     asking = await ada.create("1", tools=[LOOK])
     compacted = await ada.create([{"type": "compaction_trigger"}], previous_response_id=asking["id"], tools=[LOOK])
@@ -85,8 +89,8 @@ async def test_a_call_that_waits_survives_a_compaction_b089(ada: Client, engine:
     assert last_lines(engine) == ["1", "the summary", "{}", "seen"]
 
 
-async def test_reasoning_comes_back_sealed_over_http_b009(ada: Client, engine: FakeEngine) -> None:
-    """As Codex sends it: nothing is stored and the text is null."""
+async def test_reasoning_comes_back_sealed_over_http(ada: Client, engine: FakeEngine) -> None:
+    """B009: as Codex sends it: nothing is stored and the text is null."""
     engine.play(reasoning("Hm.") + function_call("look", {}, "call_1"), text("Yes."))
     first = await ada.stream("1", store=False, tools=[LOOK], include=REASONING)
     thought, call = cast(list[Json], first.response["output"])

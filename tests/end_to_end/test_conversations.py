@@ -248,7 +248,8 @@ async def test_a_deleted_message_is_not_shown_again(ada: Client, engine: FakeEng
     assert texts(engine.posts[0]) == ["0", "2", "3"]
 
 
-async def test_a_response_of_a_conversation_is_deleted_and_the_conversation_stays_b019(ada: Client, engine: FakeEngine) -> None:
+async def test_a_response_of_a_conversation_is_deleted_and_the_conversation_stays(ada: Client, engine: FakeEngine) -> None:
+    """B019."""
     engine.play(text("one"), text("two"), text("three"))
     talk = await begun(ada)
     await ada.create("1", conversation=talk.id)

@@ -71,7 +71,8 @@ def test_a_summary_of_earlier_times_is_summed_up_and_not_kept() -> None:
     assert window(context) == [message("one"), message("two"), SUMMARY]
 
 
-def test_a_call_that_waits_stays_behind_the_summary_b089() -> None:
+def test_a_call_that_waits_stays_behind_the_summary() -> None:
+    """B089."""
     context = [message("one"), call("a"), output("a"), call("b"), call("c")]
     assert window(context, "b", "c") == [message("one"), SUMMARY, call("b"), call("c")]
 
@@ -102,7 +103,8 @@ def test_a_context_without_a_user_is_one_turn() -> None:
     assert without_oldest(context, 1) == context
 
 
-def test_a_message_between_a_call_and_its_output_parts_no_turns_b091() -> None:
+def test_a_message_between_a_call_and_its_output_parts_no_turns() -> None:
+    """B091."""
     context = [message("1"), call("a"), message("hurry"), output("a"), message("2")]
     for budget in range(0, 300, 7):
         kept = without_oldest(context, budget)
@@ -128,7 +130,8 @@ def contexts(draw: st.DrawFn) -> tuple[list[JsonObject], list[str]]:
 
 
 @given(contexts(), st.integers(0, 800))
-def test_no_window_parts_a_call_from_its_output_b091(context: tuple[list[JsonObject], list[str]], budget: int) -> None:
+def test_no_window_parts_a_call_from_its_output(context: tuple[list[JsonObject], list[str]], budget: int) -> None:
+    """B091."""
     elements, waiting = context
     answered = [output(call_id) for call_id in waiting]
 

@@ -7,6 +7,7 @@ from typing import cast
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
 from orchestrator_svc.context.compaction import DEFAULT_PROMPT, DROPPED_MARKER
 from orchestrator_svc.errors import EngineError, InvalidRequest
@@ -150,7 +151,8 @@ async def test_what_comes_after_a_compaction_continues_its_bytes(world: World, s
     assert told(world.engine)[1:] == ["now", summed_up(1), answer_to(summed_up(1)), "and", "re: and", "so", "re: so", "on"]
 
 
-async def test_ids_from_before_a_compaction_continue_from_their_own_history_b091(world: World, scribe: Scribe) -> None:
+async def test_ids_from_before_a_compaction_continue_from_their_own_history(world: World, scribe: Scribe) -> None:
+    """B091."""
     before = await long_talk(world)
     history = [*told(world.engine), answer_to(f"3 {LONG}")]
     turned = await world.turn(user("now"), previous_response_id=before.id, context_management=over(300))
@@ -163,8 +165,8 @@ async def test_ids_from_before_a_compaction_continue_from_their_own_history_b091
     assert told(world.engine) == [*history, "instead", "re: instead", "more"]
 
 
-async def test_compactions_of_compactions_b091(world: World, scribe: Scribe) -> None:
-    """Each summary is made of the one before, which then is gone."""
+async def test_compactions_of_compactions(world: World, scribe: Scribe) -> None:
+    """B091: each summary is made of the one before, which then is gone."""
     turned = await world.turn(user("start"))
     for number in range(1, 4):
         turned = await world.turn(user(f"{number} {LONG}"), previous_response_id=turned.id, context_management=over(100))
@@ -173,7 +175,8 @@ async def test_compactions_of_compactions_b091(world: World, scribe: Scribe) -> 
             assert summed_up(number - 1) in told(world.engine, -2)
 
 
-async def test_a_compaction_is_stored_as_it_was_sent_b094(world: World, scribe: Scribe) -> None:
+async def test_a_compaction_is_stored_as_it_was_sent(world: World, scribe: Scribe) -> None:
+    """B094."""
     turned = await world.turn(user("now"), previous_response_id=(await long_talk(world)).id, context_management=over(300))
 
     (announced, closed) = (event["item"] for event in turned.events if event["type"] in _ITEM_EVENTS and event["output_index"] == 0)
@@ -224,8 +227,8 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-async def test_a_turn_goes_on_without_a_summary_b098(world: World, failure: Script) -> None:
-    """With all that it had, and so do the turns after it; nothing of the attempt is shown or stored."""
+async def test_a_turn_goes_on_without_a_summary(world: World, failure: Script) -> None:
+    """B098: with all that it had, and so do the turns after it; nothing of the attempt is shown or stored."""
     world.engine.play(text("one"))
     before = await world.turn(user("1 " + LONG))
     world.engine.play(failure, text("two"), text("three"))
@@ -241,6 +244,17 @@ async def test_a_turn_goes_on_without_a_summary_b098(world: World, failure: Scri
     assert (await world.stored(after.id))["output"] == after.output
 
 
+async def test_compactions_are_counted(world: World) -> None:
+    def counted(outcome: str) -> float:
+        return REGISTRY.get_sample_value("turnkeep_orchestrator_compactions_total", {"outcome": outcome}) or 0.0
+
+    made, failed = counted("made"), counted("failed")
+    world.engine.play(text("the summary"), text("one"), status(500), text("two"))
+    for said in ("1", "2"):
+        await world.turn(user(said), context_management=over(1))
+    assert (counted("made"), counted("failed")) == (made + 1, failed + 1)
+
+
 async def test_a_summary_that_failed_is_not_asked_for_again_in_the_turn(world: World) -> None:
     world.engine.play(status(500), function_call("web_search", {"query": "q"}), text("So."))
     turned = await world.turn(user(LONG), tools=[SEARCH], context_management=over(50))
@@ -248,7 +262,8 @@ async def test_a_summary_that_failed_is_not_asked_for_again_in_the_turn(world: W
     assert len(summary_requests(world.engine)) == 1
 
 
-async def test_without_a_summary_a_context_that_does_not_fit_loses_its_oldest_turns_b098(database: str) -> None:
+async def test_without_a_summary_a_context_that_does_not_fit_loses_its_oldest_turns(database: str) -> None:
+    """B098."""
     async with open_world(database, rules=replace(RULES, context_window=400)) as world:
         world.engine.play(text("one"), text("two"), text("three"), status(500), text("four"), text("five"))
         before = await long_talk(world)
@@ -288,7 +303,8 @@ async def test_truncation_without_a_known_window_changes_nothing(world: World, s
 # Asked for.
 
 
-async def test_a_trigger_asks_for_one_compaction_and_nothing_else_b097(world: World, scribe: Scribe) -> None:
+async def test_a_trigger_asks_for_one_compaction_and_nothing_else(world: World, scribe: Scribe) -> None:
+    """B097."""
     before = await long_talk(world)
     turned = await world.turn(user("so far"), TRIGGER, previous_response_id=before.id, tools=[LOOK])
 
@@ -309,8 +325,8 @@ async def test_a_trigger_stands_last(world: World) -> None:
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-async def test_a_trigger_without_a_summary_is_refused_b097_b098(world: World, failure: Script) -> None:
-    """Never a success without a compaction; the chain before it is as it was."""
+async def test_a_trigger_without_a_summary_is_refused(world: World, failure: Script) -> None:
+    """B097, B098: never a success without a compaction; the chain before it is as it was."""
     world.engine.play(text("one"))
     before = await world.turn(user("1"))
     world.engine.play(failure, text("two"))
@@ -322,7 +338,8 @@ async def test_a_trigger_without_a_summary_is_refused_b097_b098(world: World, fa
     assert told(world.engine) == ["1", "one", "2"]
 
 
-def test_a_stream_that_has_begun_ends_in_a_failure_without_a_summary_b097() -> None:
+def test_a_stream_that_has_begun_ends_in_a_failure_without_a_summary() -> None:
+    """B097."""
     failed = ModelFailed("engine_error", "It broke.", EngineError())
     for end, code in ((failed, "engine_error"), (ModelFinished(None, None), "compaction_failed")):
         played = play(turn(request(user("hi"), TRIGGER)), [Begun(), GracePassed(), sent(end), Saved()])
@@ -336,7 +353,8 @@ async def compact(world: World, *input: JsonObject, owner: str = "ada", **fields
     return msgspec.json.decode(await world.desk.compact(request), type=JsonObject)
 
 
-async def test_a_compaction_on_its_own_gives_the_users_messages_and_one_item_b097(world: World, scribe: Scribe) -> None:
+async def test_a_compaction_on_its_own_gives_the_users_messages_and_one_item(world: World, scribe: Scribe) -> None:
+    """B097."""
     given = [user("be kind", role="developer"), user("one"), user("two", role="assistant"), user("three")]
     made = await compact(world, *given)
 
@@ -360,7 +378,8 @@ async def test_a_compaction_on_its_own_may_continue_a_response(world: World, scr
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-async def test_a_compaction_on_its_own_without_a_summary_is_an_error_b097(world: World, failure: Script) -> None:
+async def test_a_compaction_on_its_own_without_a_summary_is_an_error(world: World, failure: Script) -> None:
+    """B097."""
     world.engine.play(failure)
     with pytest.raises(ServiceError):
         await compact(world, user("one"))
@@ -377,10 +396,10 @@ WAITING = {
 
 
 @pytest.mark.parametrize(("tool", "name", "arguments", "kind"), WAITING.values(), ids=WAITING)
-async def test_a_call_that_waits_is_answered_after_a_compaction_b089_b092(
+async def test_a_call_that_waits_is_answered_after_a_compaction(
     world: World, tool: JsonObject, name: str, arguments: JsonObject, kind: str
 ) -> None:
-    """The call stands behind the summary as it was made, and its output follows it."""
+    """B089, B092: the call stands behind the summary as it was made, and its output follows it."""
     world.engine.play(text("Let me see.") + function_call(name, arguments, "call_1"), text("the summary"), text("Done."))
     asking = await world.turn(user("do it"), tools=[tool])
     made = next(item for item in asking.output if "call_id" in item)
@@ -395,7 +414,8 @@ async def test_a_call_that_waits_is_answered_after_a_compaction_b089_b092(
     assert kinds(world.engine.posts[2]) == ["user", "user", "function_call", "function_call_output"]
 
 
-async def test_answered_calls_of_all_kinds_go_into_the_summary_together_b092(world: World) -> None:
+async def test_answered_calls_of_all_kinds_go_into_the_summary_together(world: World) -> None:
+    """B092."""
     tools = [LOOK, PATCH, SEARCH]
     world.engine.play(
         function_call("web_search", {"query": "q"}, "call_w"),

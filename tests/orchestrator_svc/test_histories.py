@@ -102,8 +102,8 @@ class Chronicle:
 
 
 @pytest.mark.timeout(300)
-async def test_two_hundred_turns_with_ten_compactions_b091(database: str) -> None:
-    """Every id of the chain continues from its own history, before, between and after the compactions."""
+async def test_two_hundred_turns_with_ten_compactions(database: str) -> None:
+    """B091: every id of the chain continues from its own history, before, between and after the compactions."""
     async with open_world(database, rules=replace(RULES, growth=GROWTH)) as world:
         world.engine.default = scribe = Scribe()
         chronicle = Chronicle(world, scribe)
@@ -133,7 +133,8 @@ STEPS = st.lists(
 @pytest.mark.timeout(300)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-async def test_any_interleaving_gives_the_contexts_of_the_model_b091(world: World, steps: list[Step]) -> None:
+async def test_any_interleaving_gives_the_contexts_of_the_model(world: World, steps: list[Step]) -> None:
+    """B091."""
     world.engine.forget()
     world.engine.default = scribe = Scribe()
     chronicle = Chronicle(world, scribe)

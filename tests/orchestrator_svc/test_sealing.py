@@ -71,8 +71,8 @@ async def test_a_compaction_comes_back_as_the_window_that_it_was(world: World) -
     assert texts(world.engine.posts[-1]) == [*texts(world.engine.posts[1]), "three"]
 
 
-async def test_a_compaction_that_comes_back_is_kept_with_its_id_b094(world: World) -> None:
-    """It is stored as the input that it is, unknown fields included, and given to the model once more."""
+async def test_a_compaction_that_comes_back_is_kept_with_its_id(world: World) -> None:
+    """B094: it is stored as the input that it is, unknown fields included, and given to the model once more."""
     made = {**await a_compaction(world), "internal": {"kept": True}}
     turned = await world.turn(made, user("three"))
     await world.turn(user("four"), previous_response_id=turned.id)
@@ -144,8 +144,8 @@ async def test_plain_reasoning_is_sealed_where_its_client_asks_for_that(world: W
 
 @pytest.mark.parametrize("store", [True, False])
 @pytest.mark.parametrize("left", [{"content": None}, {"content": []}, {"content": None, "id": None}], ids=["null", "empty", "no id"])
-async def test_reasoning_comes_back_without_its_text_and_is_read_again_b009(world: World, left: JsonObject, store: bool) -> None:
-    """The engine sees what it would see had the turn been continued by its id, byte for byte."""
+async def test_reasoning_comes_back_without_its_text_and_is_read_again(world: World, left: JsonObject, store: bool) -> None:
+    """B009: the engine sees what it would see had the turn been continued by its id, byte for byte."""
     world.engine.play(reasoning("Hm, ", "let me see.") + function_call("look", {}, "call_1"), text("Yes."), text("Yes."))
     asking = await world.turn(user("well?"), tools=[LOOK], **ASKED)  # type: ignore[arg-type]
     thought, made = asking.output
@@ -158,7 +158,8 @@ async def test_reasoning_comes_back_without_its_text_and_is_read_again_b009(worl
     assert world.engine.posts[2].json["input"] == world.engine.posts[1].json["input"]
 
 
-async def test_a_chain_of_sealed_reasoning_goes_on_from_what_was_stored_b009(world: World) -> None:
+async def test_a_chain_of_sealed_reasoning_goes_on_from_what_was_stored(world: World) -> None:
+    """B009."""
     world.engine.play(reasoning("Hm.") + text("Yes."), text("So."), text("On."))
     first = await world.turn(user("well?"), store=False, **ASKED)  # type: ignore[arg-type]
     second = await world.turn(user("well?"), {**first.output[0], "content": None}, first.output[1], user("and?"))

@@ -21,7 +21,7 @@ FIRST_EVENT_SECONDS = Histogram(
 )
 EVENT_GAP_SECONDS = Histogram(
     "turnkeep_edge_event_gap_seconds",
-    "Silence before each further write of a stream.",
+    "Longest silence within a stream.",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0),
 )
 STREAM_BYTES = Counter("turnkeep_edge_stream_bytes", "Bytes written to event streams.")

@@ -50,16 +50,18 @@ async def send(request: web.Request, replies: Replies, *, padded: bool = False) 
     async with open_stream(request, padded=padded) as stream:
         FIRST_EVENT_SECONDS.observe(stream.heartbeat.last_write - request[STARTED_AT])
         await stream.write(first.events)
-        broken_by = await _copy(replies, stream, request.app[DRAIN])
+        broken_by = TurnInterrupted() if stream.held else await _copy(replies, stream, request.app[DRAIN])
     return await stream.end(() if stream.tape.ended else (stream.tape.failed(broken_by),))
 
 
 async def _copy(replies: Replies, stream: "Stream", drain: Drain) -> ServiceError:
     """Copies events until the last one; gives what to blame should the turn not have ended by then."""
     try:
-        while not stream.tape.ended and (reply := await anext(replies, None)) is not None:
-            EVENT_GAP_SECONDS.observe(stream.heartbeat.touch())
+        async for reply in replies:
+            stream.heartbeat.touch()
             await stream.write(reply.events)
+            if stream.held:
+                break
     except ServiceError as error:
         return error
     except ConnectionError:
@@ -82,7 +84,7 @@ async def replay(request: web.Request, events: Iterable[Event], *, padded: bool 
 
 @dataclass(slots=True)
 class Stream:
-    """An answer of events that has begun; `held` is its last piece."""
+    """An answer of events that has begun; `held` is its last piece, once there is one."""
 
     response: web.StreamResponse
     tape: Tape
@@ -114,6 +116,7 @@ async def open_stream(request: web.Request, *, padded: bool) -> AsyncIterator[St
     await response.prepare(request)
     with ClientWatch(request, settings.client_timeout_seconds), Heartbeat(response, settings.keep_alive_seconds) as heartbeat:
         yield Stream(response, tape, heartbeat)
+    EVENT_GAP_SECONDS.observe(heartbeat.longest_silence)
     STREAM_BYTES.inc(request.writer.output_size)
 
 
@@ -126,12 +129,14 @@ class Heartbeat:
         self._loop = asyncio.get_running_loop()
         self._beat: asyncio.Task[None] | None = None
         self.last_write = self._loop.time()
+        self.longest_silence = 0.0
 
-    def touch(self) -> float:
-        """Something is written now; gives the seconds since the last time."""
+    def touch(self) -> None:
+        """Something is written now."""
         now = self._loop.time()
         silence, self.last_write = now - self.last_write, now
-        return silence
+        if silence > self.longest_silence:
+            self.longest_silence = silence
 
     def __enter__(self) -> Self:
         self._timer = self._loop.call_later(self._seconds, self._fire)

@@ -8,8 +8,9 @@ MAX_EVENT_BYTES = 32 * 1024 * 1024
 Event = tuple[bytes, bytes]
 
 _MARK = b"\xef\xbb\xbf"
-# An event as nearly all are written, taken apart at once.
+# An event as nearly all are written, and a read that holds one of them and nothing else: each taken apart at once.
 _USUAL = re.compile(rb"(?:event: ([^\n]*)\n)?data: ([^\n]*)\Z")
+_USUAL_READ = re.compile(rb"(?:event: ([^\r\n]*)\n)?data: ([^\r\n]+)\n\n\Z")
 
 
 class EventTooLarge(Exception):
@@ -26,8 +27,8 @@ class Parser:
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are whole now. Raises EventTooLarge."""
-        if not self._size and not self._is_start and chunk.endswith(b"\n\n") and b"\r" not in chunk:
-            return _events(chunk[:-2].split(b"\n\n"))  # whole events and nothing else, as nearly every read
+        if not self._size and not self._is_start and (usual := _USUAL_READ.match(chunk)):
+            return [(usual[1] or b"", usual[2])]
         may_end_here = self._is_start or b"\n" in chunk or b"\r" in chunk or (bool(self._pieces) and self._pieces[-1].endswith(b"\r"))
         self._keep(chunk)
         # pieces of a long line are put together once, at its end: each time anew would cost the square of their number

@@ -21,6 +21,14 @@ class Said:
         return -(-len(self.text) // 4) + 12 + 7
 
 
+@dataclass(eq=False, slots=True)
+class Unit:
+    """An item of a conversation: what of it is shown to whoever lists it, and what to the model."""
+
+    shown: str
+    said: tuple[Said, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a turn continues from; `floor` is its size after its last compaction."""

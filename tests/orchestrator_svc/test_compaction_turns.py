@@ -20,7 +20,7 @@ from tests.fakes.answers import Usage
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scripts import Script, function_call, reasoning, refusal, silence, status, text
 from tests.orchestrator_svc.scribe import Scribe, answer_to, over, summary_requests, summed_up, user, wants_summary
-from tests.orchestrator_svc.tool_turns import LOOK, PATCH, SEARCH, Turned, World, open_world
+from tests.orchestrator_svc.tool_turns import LOOK, PATCH, SEARCH, Turned, World, listed, open_world, server
 from tests.orchestrator_svc.turns import RULES, asked, play, request, sent, turn
 
 LONG = "x" * 400
@@ -412,6 +412,29 @@ async def test_a_call_that_waits_is_answered_after_a_compaction(
     assert answered.types == ["message"]
     assert kinds(world.engine.posts[1]) == ["user", "assistant", "user"]
     assert kinds(world.engine.posts[2]) == ["user", "user", "function_call", "function_call_output"]
+
+
+@pytest.mark.parametrize("compacted_first", [True, False])
+async def test_a_call_that_waits_for_approval_is_run_after_a_compaction(world: World, compacted_first: bool) -> None:
+    """B092: what is approved is what was asked for, also when the turn that runs it compacts."""
+    docs = server(require_approval="always")
+    world.lister.tools_of["docs"] = listed("find")
+    world.engine.play(function_call("docs__find", {"query": "q"}), text("the summary"), text("Done."), text("More."))
+    asking = await world.turn(user("do it"), tools=[docs])
+    assert asking.types == ["mcp_list_tools", "mcp_approval_request"]
+    yes: JsonObject = {"type": "mcp_approval_response", "approval_request_id": asking.output[1]["id"], "approve": True}
+
+    if compacted_first:
+        compacted = await world.turn(TRIGGER, previous_response_id=asking.id, tools=[docs])
+        turned = await world.turn(yes, previous_response_id=compacted.id, tools=[docs])
+        assert turned.types == ["mcp_call", "message"]
+        assert kinds(world.engine.posts[2]) == ["user", "user", "function_call", "function_call_output"]
+    else:
+        turned = await world.turn(yes, previous_response_id=asking.id, tools=[docs], context_management=over(1))
+        assert turned.types == ["mcp_call", "compaction", "message"]
+        assert kinds(world.engine.posts[2]) == ["user", "user"]
+    await world.turn(user("more"), previous_response_id=turned.id, tools=[docs])
+    assert [call.arguments for call in world.mcp.calls] == [{"query": "q"}]
 
 
 async def test_answered_calls_of_all_kinds_go_into_the_summary_together(world: World) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from history_svc.app import open_history
 from history_svc.settings import HistorySettings
 from history_svc.settings import Settings as HistoryRoom
+from orchestrator_svc.conversations import Conversations
 from orchestrator_svc.history import History
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.providers.registry import open_provider
@@ -167,6 +168,7 @@ class World:
     mcp: FakeTool
     lister: FakeLister
     history: HistoryServiceStub
+    conversations: Conversations
 
     async def turn(self, *input: JsonObject, owner: str = "ada", **fields: object) -> Turned:
         """Runs a turn to its end."""
@@ -214,7 +216,7 @@ async def open_world(
             open_provider(EngineSettings(url=engine.url), orchestrator) as provider,
             Desk(provider, store, used, Opening(store, used.kinds, rules, thresholds, "engine", orchestrator), orchestrator) as desk,
         ):
-            yield World(engine, desk, search, mcp, lister, HistoryServiceStub(channel))
+            yield World(engine, desk, search, mcp, lister, HistoryServiceStub(channel), Conversations(store, rules.seals))
             await desk.drain()
         await channel.stop(1)
         assert [post.refused for post in engine.posts if post.refused] == []

@@ -41,7 +41,10 @@ def estimated(turn: Turn) -> int:
 
 
 def with_estimate(turn: Turn) -> Turn:
-    """The turn, remembering what its next model call is estimated at, to be compared with the engine's count."""
+    """The turn, remembering what its next model call is estimated at, to be compared with the engine's count, if anybody will ask."""
+    rules = turn.request.compaction
+    if not (rules.threshold or rules.context_window):
+        return turn
     return replace(turn, last_estimate=_estimate(turn))
 
 
@@ -133,9 +136,10 @@ def own_items(turn: Turn) -> tuple[Item, ...]:
 def truncated(turn: Turn, input: bytes) -> bytes:
     """The input, cut to the model's context window where the request or a failed compaction asks for that and the window is known."""
     rules = turn.request.compaction
-    room = rules.context_window - (turn.request.max_output_tokens or 0)
-    size = estimated(turn)
-    if not rules.context_window or size <= room or not (rules.truncate or turn.compaction_failed):
+    if not rules.context_window or not (rules.truncate or turn.compaction_failed):
+        return input
+    room, size = rules.context_window - (turn.request.max_output_tokens or 0), estimated(turn)
+    if size <= room:
         return input
     beside = tokens_around(turn.request.forwarded.get("instructions"), turn.output.tools.declarations())
     kept = compaction.without_oldest(compaction.elements_of(input), room * _estimate(turn) // size - beside)

@@ -1,5 +1,6 @@
 """Turns that compact their context: when, what the model is shown then, what is stored, and what happens when no summary comes."""
 
+import asyncio
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -459,3 +460,37 @@ async def test_answered_calls_of_all_kinds_go_into_the_summary_together(world: W
     assert turned.types == ["compaction", "message"]
     assert kinds(world.engine.posts[2]).count("function_call") == kinds(world.engine.posts[2]).count("function_call_output") == 3
     assert kinds(world.engine.posts[-1]) == ["user", "user", "assistant", "user"]
+
+
+async def test_a_client_that_leaves_during_a_summary_leaves_the_chain_as_it_was(world: World, scribe: Scribe) -> None:
+    """B098: nothing of the turn can be continued."""
+    before = await world.turn(user("1"))
+    world.engine.play(text("never said").hold_head(asyncio.Event()))
+    leaving = asyncio.create_task(world.turn(user("2"), previous_response_id=before.id, context_management=over(1)))
+    summing = await world.engine.request(1)
+
+    leaving.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    await summing.closed.wait()
+    await world.turn(user("3"), previous_response_id=before.id)
+    assert told(world.engine) == ["1", "re: 1", "3"]
+
+
+async def test_tools_that_items_declared_are_there_after_a_compaction(world: World, scribe: Scribe) -> None:
+    declared: JsonObject = {"type": "additional_tools", "role": "developer", "tools": [LOOK]}
+    turned = await world.turn(declared, user("1"))
+    for said in ("2", "3"):
+        turned = await world.turn(user(said), previous_response_id=turned.id, context_management=over(1))
+        assert [tool["name"] for tool in cast(list[JsonObject], world.engine.posts[-1].json["tools"])] == ["look"]
+
+
+async def test_a_call_of_a_conversation_waits_through_a_compaction(world: World) -> None:
+    """B089."""
+    world.engine.play(function_call("look", {}, "call_1"), text("the summary"), text("Done."))
+    talk = (await world.conversations.create("ada", b"{}", [])).id
+    await world.turn(user("1"), conversation_id=talk, tools=[LOOK])
+    await world.turn(TRIGGER, conversation_id=talk, tools=[LOOK])
+    await world.turn({"type": "function_call_output", "call_id": "call_1", "output": "seen"}, conversation_id=talk, tools=[LOOK])
+    assert kinds(world.engine.posts[-1]) == ["user", "user", "function_call", "function_call_output"]

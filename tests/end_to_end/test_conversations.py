@@ -14,6 +14,7 @@ from tests.fakes.scripts import function_call, status, text
 from tests.fakes.streams import check_item_list
 
 LOOK: Json = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+OVER_ONE = [{"type": "compaction", "compact_threshold": 1}]
 UNKNOWN = "conv_" + "0" * 40
 
 
@@ -186,6 +187,35 @@ async def test_a_conversation_is_free_again_when_its_turn_is_gone(ada: Client, e
     assert (await first)["status"] == "completed"
     assert texts(engine.posts[1]) == ["0", "2"]
     assert await talk.texts() == ["0", "2", "two", "1", "one"]
+
+
+async def test_a_late_turn_compacts_nothing_that_was_said_meanwhile(ada: Client, engine: FakeEngine, database: str) -> None:
+    """Its lease has passed to another turn: what stands in the conversation stays, and what it made follows."""
+    talk = await begun(ada, message("0"))
+    go_on = asyncio.Event()
+    engine.play(text("the summary"), text("one").hold_head(go_on), text("two"), text("three"))
+    first = asyncio.create_task(ada.create("1", conversation=talk.id, context_management=OVER_ONE))
+    await engine.request(1)
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("update lease set expires_at = now() - interval '1 second' where subject = %s", [talk.id])
+    await ada.create("2", conversation=talk.id)
+    go_on.set()
+    assert types_of((await first)["output"]) == ["compaction", "message"]
+
+    await ada.create("3", conversation=talk.id)
+
+    assert [one.rpartition("\n")[2] for one in texts(engine.posts[-1])] == ["0", "2", "two", "1", "the summary", "one", "3"]
+
+
+async def test_the_tokens_of_a_conversation_are_counted(ada: Client, engine: FakeEngine) -> None:
+    short, long = await begun(ada, message("x")), await begun(ada, message("x" * 4000))
+    counted = [
+        (await ada.request("POST", "/v1/responses/input_tokens", {"model": "m", "input": "hi", "conversation": talk.id})).json[
+            "input_tokens"
+        ]
+        for talk in (short, long)
+    ]
+    assert cast(int, counted[1]) > cast(int, counted[0]) + 900
 
 
 async def test_a_conversation_and_a_response_to_continue_exclude_each_other(ada: Client, engine: FakeEngine) -> None:

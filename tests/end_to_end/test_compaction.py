@@ -1,8 +1,13 @@
 """Compaction as clients see it: in a turn, by a trigger, on its own, and the tokens of an input."""
 
+from dataclasses import replace
 from typing import cast
 
+import aiohttp
+
 from tests.end_to_end.client import Client, refusal_of, text_of, types_of
+from tests.end_to_end.conftest import KEYS
+from tests.end_to_end.gateway import Gateway, Place, Sections
 from tests.end_to_end.prompts import texts
 from tests.fakes.answers import Json
 from tests.fakes.engine import FakeEngine
@@ -122,3 +127,19 @@ async def test_nothing_is_required_of_an_input_that_is_counted(ada: Client, engi
     assert await count(ada) == 0
     assert await count(ada, input="hi") > 0
     assert await count(ada, model="m") == 0
+
+
+async def test_compactions_by_configuration_outlive_the_process_that_made_them(
+    place: Place, http: aiohttp.ClientSession, engine: FakeEngine
+) -> None:
+    """Another process opens what was sealed with a secret that is still among its own, and compacts by its own threshold."""
+    engine.play(text("the summary"), text("one"), text("two"))
+    made: list[Json] = []
+    for secrets, threshold in ((["old"], 1), (["new", "old"], 100_000)):
+        own: Sections = {"sealing": {"secrets": secrets}, "compaction": {"threshold": threshold}}
+        with Gateway(replace(place, settings={**place.settings, **own})) as gateway:
+            client = Client(http, gateway.url, KEYS["ada"])
+            answer = await client.create([*made, {"role": "user", "content": "hi"}])
+            made = cast(list[Json], answer["output"])
+    assert types_of(made) == ["message"]
+    assert last_lines(engine) == ["hi", "the summary", "one", "hi"]

@@ -97,7 +97,8 @@ class BackgroundTurns:
         """Takes no more turns, lets those that run end, and at the drain limit gives the others back, to be gone on with elsewhere."""
         self._is_draining = True
         self._nudged.set()
-        await _ended(self._running.values(), self._settings.drain_seconds)
+        looking = [self._looking] if self._looking is not None else []
+        await _ended([*self._running.values(), *looking], self._settings.drain_seconds)
         await asyncio.gather(*(tenure.give_back() for tenure in self._running))
 
     async def _look_for_turns(self) -> None:

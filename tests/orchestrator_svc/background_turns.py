@@ -19,6 +19,7 @@ import msgspec
 from history_svc.app import open_history
 from history_svc.settings import HistorySettings
 from history_svc.settings import Settings as HistoryRoom
+from orchestrator_svc.conversations import Conversations
 from orchestrator_svc.history import History
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.providers.registry import open_provider
@@ -105,11 +106,11 @@ class Process:
     turns: BackgroundTurns
     desk: Desk
     caller: MortalCaller
+    store: History
 
-    async def start(self, *input: JsonObject, owner: str = "ada", conversation_id: str | None = None, **fields: object) -> Started:
+    async def start(self, *input: JsonObject, owner: str = "ada", **fields: object) -> Started:
         """Queues a turn."""
-        given = asked(*input, **fields)  # type: ignore[arg-type]
-        request = replace(given, owner=owner, conversation_id=conversation_id, background=True)
+        request = replace(asked(*input, **fields), owner=owner, background=True)  # type: ignore[arg-type]
         id, response = await self.turns.start(request)
         return Started(id, msgspec.json.decode(response))
 
@@ -149,12 +150,13 @@ class Queue:
             Desk(provider, store, toolbox, opening, orchestrator) as desk,
             BackgroundTurns(desk, opening, store, TurnQueue(self.channel, caller, orchestrator), orchestrator) as turns,
         ):
-            yield Process(turns, desk, caller)
+            yield Process(turns, desk, caller, store)
             await asyncio.gather(desk.drain(), turns.drain())
 
     def world(self, process: Process) -> World:
         """For turns in the foreground."""
-        return World(self.engine, process.desk, self.search, self.mcp, self.lister, self.history)
+        conversations = Conversations(process.store, RULES.seals)
+        return World(self.engine, process.desk, self.search, self.mcp, self.lister, self.history, conversations)
 
     async def watched(self, started: Started, behind: int = -1, upto: int | None = None, owner: str = "ada") -> list[JsonObject]:
         """The events behind a number, as a viewer sees them: to the end, or up to a number."""

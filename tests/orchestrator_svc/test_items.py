@@ -390,6 +390,7 @@ def test_opaque_reasoning_goes_back_to_its_maker_only() -> None:
 
 # What the Codex CLI sends.
 
+
 def codex_items(file: Path) -> Iterator[JsonObject]:
     for request in json.loads(file.read_text("utf-8"))["requests"]:
         body = request.get("body")

@@ -230,5 +230,3 @@ async def test_a_turn_is_cancelled_that_nobody_runs_any_more(queue: Queue) -> No
         await queue.watched(started)
     assert (await queue.stored(started))["status"] == "cancelled"
     assert len(queue.engine.posts) == 1
-
-

@@ -130,7 +130,7 @@ def item_ids_of(request: pb.FindItemsRequest) -> list[str]:
 def found_replies(items: list[FoundItem]) -> Iterator[pb.FindItemsReply]:
     """Found items in messages of about 1 MiB."""
     for group in in_groups(items, found_size):
-        yield pb.FindItemsReply(items=map(_found_item, group))
+        yield pb.FindItemsReply(items=map(_found_item, group), numbers=[item.seq for item in group])
 
 
 def found_size(item: FoundItem) -> int:

@@ -76,6 +76,7 @@ class FoundItem(NamedTuple):
     origin: str
     prompt: bytes | None
     tokens: int
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,9 +174,9 @@ class Store:
             "limit": self._context_limit,
         }
         found = await self._pools.read.run(lambda connection: rows(connection, "find_items", values)) if wanted else []
-        if found and found[-1][6] > self._context_limit:
+        if found and found[-1][7] > self._context_limit:
             raise ItemsTooLarge(limit=self._context_limit)
-        return [FoundItem(*row[:6]) for row in found]
+        return [FoundItem(*row[:7]) for row in found]
 
     async def claim_call(self, owner: str, claim_id: str, response_id: str) -> ClaimState:
         """Claims a call that may run once; says what came of the claim that was first."""

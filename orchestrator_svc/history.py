@@ -7,7 +7,7 @@ tried again is decided here, once: the same id and content change nothing, so it
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from prometheus_client import Histogram
@@ -92,6 +92,14 @@ class Claim:
     outcome: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Stored items by their ids, and their numbers in their trees."""
+
+    items: dict[str, Item] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+
 class History:
     """Loads and saves for one owner of turns."""
 
@@ -172,16 +180,18 @@ class History:
         except RemoteError as error:
             log.warning("a lease was not given back", reason=error.reason)
 
-    async def find(self, owner: str, item_ids: Sequence[str]) -> dict[str, Item]:
+    async def find(self, owner: str, item_ids: Sequence[str]) -> Found:
         """The stored items among these ids. Raises HistoryUnavailable, RemoteError."""
         request = history_pb2.FindItemsRequest(owner=owner, item_ids=item_ids)
-        found: dict[str, Item] = {}
+        items: dict[str, Item] = {}
+        numbers: dict[str, int] = {}
         with named():
             deadline = self._settings.load_timeout_seconds
             async with self._caller.stream(self._stub.FindItems, request, deadline=deadline, idempotent=True) as replies:
                 async for reply in replies:
-                    found |= {item.item.id: _found_item(item) for item in reply.items}
-        return found
+                    items |= {item.item.id: _found_item(item) for item in reply.items}
+                    numbers |= {item.item.id: number for item, number in zip(reply.items, reply.numbers, strict=True)}
+        return Found(items, numbers)
 
     async def claim(self, owner: str, claim_id: str, response_id: str) -> Claim:
         """Claims a call that may run once, before it is run. Raises HistoryUnavailable, RemoteError."""

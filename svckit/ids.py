@@ -42,6 +42,12 @@ def block_of(id: str) -> IdBlock | None:
     return None if key is None else IdBlock(key, int(id[-24:], 16))
 
 
+def moved(id: str, tree_key: int) -> str:
+    """The same id in another tree."""
+    prefix, _, numbers = id.rpartition("_")
+    return f"{prefix}_{tree_key:016x}{numbers[16:]}"
+
+
 def tree_key_of(id: str) -> int | None:
     """The tree key that an id carries, or None for a string that is no id of ours."""
     match = _ID.match(id)

@@ -75,12 +75,12 @@ cross join lateral (
 -- name: find_items
 -- The newest item with each of some ids, of those that the API shows; past the limit the bytes stay here, and the reader sees it at `bytes_so_far`.
 select x.item_id, x.type, case when x.bytes_so_far <= %(limit)s then x.body end as body, x.origin,
-       case when x.bytes_so_far <= %(limit)s then x.prompt end as prompt, x.tokens, x.bytes_so_far
+       case when x.bytes_so_far <= %(limit)s then x.prompt end as prompt, x.tokens, x.seq, x.bytes_so_far
 from (
   select i.*, (sum(octet_length(i.body) + coalesce(octet_length(i.prompt), 0)) over (rows unbounded preceding))::bigint as bytes_so_far
   from unnest(%(tree_keys)s::bigint[], %(item_ids)s::text[]) as wanted(tree_key, item_id)
   cross join lateral (
-    select item.item_id, item.type, item.body, item.origin, item.prompt, item.tokens
+    select item.item_id, item.type, item.body, item.origin, item.prompt, item.tokens, item.seq
     from item
     where item.tree_key = wanted.tree_key and item.item_id = wanted.item_id and item.owner = %(owner)s and item.body <> ''
     order by item.seq desc

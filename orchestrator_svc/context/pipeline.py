@@ -10,6 +10,7 @@ import msgspec
 
 from orchestrator_svc.context.approvals import Approved, resolve
 from orchestrator_svc.context.carried import DECLARING, NOTHING_CARRIED, Carried, Pending
+from orchestrator_svc.context.joining import candidates
 from orchestrator_svc.context.pairing import check_paired, still_open
 from orchestrator_svc.context.unsealing import unsealed
 from orchestrator_svc.errors import InvalidRequest
@@ -23,8 +24,8 @@ from svckit.json_text import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A turn that is being put together. `open_call_ids` are those of the context; `stored` are items found by id; `new_id` makes an id
-    with a prefix in the turn's own tree."""
+    """A turn that is being put together. `open_call_ids` are those of the context; `stored` are items found by id, `numbers` their places
+    in their trees; `new_id` makes an id with a prefix in the turn's own tree."""
 
     request: TurnRequest
     specs: Mapping[str, Spec]
@@ -32,6 +33,7 @@ class Draft:
     carried: Carried = NOTHING_CARRIED
     open_call_ids: tuple[str, ...] = ()
     stored: Mapping[str, Item] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
     approved: tuple[Approved, ...] = ()
 
     @property
@@ -40,11 +42,12 @@ class Draft:
         return self.request.tools
 
 
-def wanted(request: TurnRequest, carried: Carried) -> tuple[str, ...]:
-    """The ids of the stored items that the stages need."""
+def wanted(request: TurnRequest, carried: Carried, own_tree: int) -> tuple[str, ...]:
+    """The ids of the stored items that the stages need, and of those that the input may join."""
     ids = [item.id for item in request.input if item.type in HOSTED or item.type == "item_reference"]
     if request.previous_response_id is None:
         ids += request.approval_ids
+        ids += [item.id for item in candidates(request, own_tree)]
     return tuple(id for id in (*ids, *carried.declaring_items) if tree_key_of(id) is not None)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec import structs
 
+from orchestrator_svc.context import joining
 from orchestrator_svc.context import parent as parents
 from orchestrator_svc.context.pairing import call_ids_in
 from orchestrator_svc.context.parent import NO_PARENT, Parent
@@ -22,7 +23,7 @@ from orchestrator_svc.errors import (
     ResponseNotContinuable,
     ResponseNotFinished,
 )
-from orchestrator_svc.history import Head, History
+from orchestrator_svc.history import Found, Head, History
 from orchestrator_svc.items import Item
 from orchestrator_svc.request import Asked, CompactionRules, ToolKinds, TurnRequest, read_request
 from orchestrator_svc.settings import OrchestratorSettings
@@ -30,7 +31,7 @@ from orchestrator_svc.turn import snapshot
 from orchestrator_svc.turn.snapshot import Queued
 from orchestrator_svc.turn.state import Limits, Turn
 from orchestrator_svc.turn.written import Output
-from svckit.ids import IdBlock, block_of, new_block, new_tree_key, tree_key_of
+from svckit.ids import IdBlock, block_of, moved, new_block, new_tree_key, tree_key_of
 
 # What a save may be: both forms of the input, the output, and room for the rest within one message.
 _MAX_SAVE_BYTES = 56 * 1024 * 1024
@@ -53,6 +54,10 @@ class Opening:
         draft, parent = await self._drafted(asked, block)
         if parent.is_full:
             block = _moved(block, asked)
+        items = () if asked.response_id else joining.joined(draft.request, block.tree_key, draft.stored)
+        if items:
+            parent = joining.parent_of(items, draft.numbers, self.provider)
+            block, draft = _gone_on_with(block, draft, items)
         return self._turn(block, draft, parent, int(time.time()))
 
     async def open_queued(self, queued: Queued) -> Turn:
@@ -69,7 +74,7 @@ class Opening:
         parent = _parent_of(head, prompts.rendered(self.provider), **names)
         new_id = _ids_of_input(queued.block)
         draft = Draft(replace(self._request(asked, new_id), input=()), self.kinds.specs, new_id, carried=parent.carried)
-        draft = assembled(replace(draft, stored=await self._found(draft)))
+        draft = assembled(replace(draft, stored=(await self._found(draft, queued.block)).items))
         return snapshot.resumed(self._turn(queued.block, draft, parent, queued.created_at), head.resume_state, saves, stored)
 
     def hindered(self, queued: Queued, saves: int) -> Turn:
@@ -85,7 +90,8 @@ class Opening:
         request = self._request(asked, new_id)
         parent = await self._parent(asked)
         draft = Draft(request, self.kinds.specs, new_id, carried=parent.carried, open_call_ids=parent.open_call_ids)
-        return assembled(replace(draft, stored=await self._found(draft))), parent
+        found = await self._found(draft, block)
+        return assembled(replace(draft, stored=found.items, numbers=found.numbers)), parent
 
     def _request(self, asked: Asked, new_id: Callable[[str], str]) -> TurnRequest:
         return read_request(asked, self.kinds, self._rules(asked.model), new_id)
@@ -110,9 +116,9 @@ class Opening:
         _check_continuable(head)
         return _parent_of(head, prompts.rendered(self.provider), response_id=response_id)
 
-    async def _found(self, draft: Draft) -> dict[str, Item]:
-        ids = wanted(draft.request, draft.carried)
-        return await self.history.find(draft.request.owner, ids) if ids else {}
+    async def _found(self, draft: Draft, block: IdBlock) -> Found:
+        ids = wanted(draft.request, draft.carried, block.tree_key)
+        return await self.history.find(draft.request.owner, ids) if ids else Found()
 
     def _turn(self, block: IdBlock, draft: Draft, parent: Parent, created_at: int) -> Turn:
         settings, request = self.settings, draft.request
@@ -173,6 +179,14 @@ def _moved(block: IdBlock, asked: Asked) -> IdBlock:
     if asked.conversation_id is not None:
         raise ConversationFull(conversation_id=asked.conversation_id)
     return replace(block, tree_key=new_tree_key())
+
+
+def _gone_on_with(block: IdBlock, draft: Draft, items: Sequence[Item]) -> tuple[IdBlock, Draft]:
+    """The turn in the tree of the items that its input starts with, and the rest of its input with ids of that tree."""
+    home = replace(block, tree_key=tree_key_of(items[0].id) or block.tree_key)
+    rest = draft.request.input[len(items) :]
+    own = tuple(replace(item, id=moved(item.id, home.tree_key)) if tree_key_of(item.id) == block.tree_key else item for item in rest)
+    return home, replace(draft, request=replace(draft.request, input=own))
 
 
 def _ids_of_input(block: IdBlock) -> Callable[[str], str]:

@@ -165,6 +165,5 @@ async def side_by_side(url: str, request: bytes, count: int, spread: float, mean
         for connection in connections:
             tasks.append(asyncio.create_task(connection.ask(request)))
             await asyncio.sleep(spread / count)
-        await asyncio.sleep(spread)
         meanwhile()
         return await asyncio.gather(*tasks)

@@ -163,7 +163,10 @@ async def _full_speed_round(lane: _Lane, sizes: Sizes) -> Numbers:
 
 
 async def _paced(stand: Stand, sizes: Sizes) -> Rounds:
-    """Many streams at once, a token every few milliseconds: a network read holds one event."""
+    """Many streams at once, a token every few milliseconds: a network read holds one event.
+
+    They begin within half of their length, so that their tokens wait for one another and not for a rush of turns that begin or end.
+    """
     found: Rounds = {lane.name: [] for lane in _lanes(stand)}
     for _ in range(sizes.paced_rounds):
         for lane in _lanes(stand):
@@ -173,7 +176,8 @@ async def _paced(stand: Stand, sizes: Sizes) -> Rounds:
 
 async def _paced_round(lane: _Lane, sizes: Sizes) -> Numbers:
     request = asked(f"paced-{sizes.paced_tokens}-{PAUSE_MS}", store=lane.store)
-    streams, cpu = await _with_cpu(lane.target, side_by_side(lane.target.url, request, sizes.streams, spread=0.3))
+    spread = sizes.paced_tokens * PAUSE_MS / 1000 / 2
+    streams, cpu = await _with_cpu(lane.target, side_by_side(lane.target.url, request, sizes.streams, spread))
     delays = [delay / 1000 for answer in streams for delay in answer.delays]
     return {
         "cpu_us_per_event": cpu / _events(streams) * 1e6,

@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 PROTOS := $(shell find protos -name '*.proto')
 ARGS ?=
 
-.PHONY: up test check protos bench chaos clients engine dev clean
+.PHONY: up test check protos bench chaos soak clients engine dev clean
 
 up: $(VENV)/.engine  ## Everything on one machine, with the bundled engine unless ARGS='--engine URL'
 	@$(BIN)/turnkeep up $(ARGS)
@@ -31,6 +31,9 @@ bench: $(VENV)/.dev  ## Direct engine, pass-through and Turnkeep against their b
 
 chaos: $(VENV)/.dev  ## Kills services and Postgres at random moments, 50 rounds
 	$(BIN)/python -m tests.chaos --rounds 50 $(ARGS)
+
+soak: $(VENV)/.dev  ## Half an hour of mixed traffic with faults in each shape; nothing may be left behind
+	$(BIN)/python -m tests.soak --minutes 30 $(ARGS)
 
 clients: $(VENV)/.dev  ## The real clients, Codex included, against a Turnkeep on loopback; needs npm, and registries the first time
 	$(BIN)/python -m tests.clients $(ARGS)

@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from tests.soak.memory import slope_of
 from tests.soak.runs import Plan, soak
 
@@ -18,6 +20,6 @@ async def test_nothing_is_left_behind_by_mixed_traffic_with_faults() -> None:
 
 def test_the_slope_of_memory_is_that_of_the_line_through_its_samples() -> None:
     turns = [0.0, 100.0, 200.0, 300.0, 400.0, 500.0]
-    assert slope_of(turns, [50 + turn / 500 for turn in turns]) == 2.0
+    assert slope_of(turns, [50 + turn / 500 for turn in turns]) == pytest.approx(2.0)
     assert slope_of(turns[:3], [1.0, 2.0, 3.0]) is None
     assert slope_of([7.0] * 6, turns) is None

@@ -4,10 +4,12 @@ import random
 
 import pytest
 
+from tests.soak.census import CONNECTIONS, Census
+from tests.soak.house import MOST_CONNECTIONS
 from tests.soak.memory import slope_of
 from tests.soak.runs import Plan, soak
 
-SHORT = Plan(seconds=4.0, warm_up_seconds=3.0, seconds_between_kills=1.0, settle_seconds=15.0, memory=False)
+SHORT = Plan(seconds=3.0, warm_up_seconds=2.0, seconds_between_kills=1.0, memory=False, settle_seconds=15.0, most_errors=1.0)
 
 
 async def test_nothing_is_left_behind_by_mixed_traffic_with_faults() -> None:
@@ -16,6 +18,12 @@ async def test_nothing_is_left_behind_by_mixed_traffic_with_faults() -> None:
 
     assert [check for check in checks if check.holds is False] == [], "\n".join(told)
     assert sum(check.holds is True for check in checks) >= 15
+
+
+def test_a_count_that_is_higher_than_before_is_named_but_pools_may_fill() -> None:
+    before = Census({"work rows": 0, "files": 4, CONNECTIONS: 3}, {})
+    after = Census({"work rows": 1, "files": 3, "gauge": 1, CONNECTIONS: MOST_CONNECTIONS}, {"trees": 9})
+    assert before.exceeded_by(after) == ["work rows", "gauge"]
 
 
 def test_the_slope_of_memory_is_that_of_the_line_through_its_samples() -> None:

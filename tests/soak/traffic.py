@@ -215,11 +215,10 @@ class Caller:
         body = {"model": "m", **fields}
         async with self._http.post(f"{self._url}/v1/responses", json=body, headers=HEADERS) as answer:
             raw = await answer.read()
-        response = (
-            self._whole(raw, body.get("store") is False)
-            if answer.status == 200 and body.get("stream")
-            else self._judged(answer.status, raw)
-        )
+        if answer.status == 200 and body.get("stream"):
+            response = self._whole(raw, relayed=body.get("store") is False)
+        else:
+            response = self._judged(answer.status, raw)
         if response is not None and response["status"] == "completed":
             self._tally.well += 1
             return response

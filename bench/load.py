@@ -152,6 +152,11 @@ def request_of(body: dict[str, object], path: str = PATH) -> bytes:
     return head.encode() + data
 
 
+def asked(model: str, *, store: bool, stream: bool = True, **fields: object) -> bytes:
+    """A request for a turn."""
+    return request_of({"model": model, "stream": stream, "store": store, "input": "How many tokens are there?", **fields})
+
+
 async def one_by_one(url: str, request: bytes, count: int) -> list[Answer]:
     """The same request again and again over one connection."""
     async with connected(url) as (connection,):

@@ -7,17 +7,15 @@ median of the rounds' ratios. What the numbers may be stands in report.py.
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
 
-from bench import commits, database
-from bench.load import Answer, LoadError, connected, one_by_one, request_of, side_by_side
-from bench.targets import Stand, Target, TargetMissing
+from bench import commits, database, mcp_loop
+from bench.load import Answer, asked, connected, one_by_one, request_of, side_by_side
+from bench.targets import Stand, Target, with_cpu
 
 Numbers = dict[str, float]
 Rounds = dict[str, list[Numbers]]
-T = TypeVar("T")
 
 TOKENS = 256
 PAUSE_MS = 20
@@ -43,6 +41,7 @@ class Sizes:
     branch_turns: int = 400
     committers: int = 64
     commit_seconds: float = 4.0
+    mcp_repeats: int = 40
 
 
 SMOKE = Sizes(
@@ -61,6 +60,7 @@ SMOKE = Sizes(
     branch_turns=10,
     committers=4,
     commit_seconds=0.5,
+    mcp_repeats=2,
 )
 
 
@@ -74,17 +74,13 @@ async def measure(stand: Stand, sizes: Sizes, say: Callable[[str], None]) -> dic
         "turns": lambda: _turns(stand, sizes),
         "branches": lambda: _branches(stand, sizes),
         "committers": lambda: _committers(stand, sizes),
+        "mcp_loop": lambda: mcp_loop.measure(stand, sizes.mcp_repeats),
     }
     found: dict[str, object] = {}
     for name, run in measures.items():
         say(f"measuring {name.replace('_', ' ')} ...")
         found[name] = await run()
     return found
-
-
-def asked(model: str, *, store: bool, stream: bool = True, **fields: object) -> bytes:
-    """A request for a turn."""
-    return request_of({"model": model, "stream": stream, "store": store, "input": "How many tokens are there?", **fields})
 
 
 def median(rounds: Sequence[Numbers], name: str) -> float:
@@ -144,10 +140,10 @@ async def _full_speed(stand: Stand, sizes: Sizes) -> Rounds:
 
 
 async def _full_speed_round(lane: _Lane, sizes: Sizes) -> Numbers:
-    streams, cpu = await _with_cpu(lane.target, one_by_one(lane.target.url, asked(f"full-{TOKENS}", store=lane.store), sizes.requests))
+    streams, cpu = await with_cpu(lane.target, one_by_one(lane.target.url, asked(f"full-{TOKENS}", store=lane.store), sizes.requests))
     few = max(sizes.requests // 6, 2)
-    long, long_cpu = await _with_cpu(lane.target, one_by_one(lane.target.url, asked(f"full-{sizes.long_tokens}", store=lane.store), few))
-    whole, whole_cpu = await _with_cpu(
+    long, long_cpu = await with_cpu(lane.target, one_by_one(lane.target.url, asked(f"full-{sizes.long_tokens}", store=lane.store), few))
+    whole, whole_cpu = await with_cpu(
         lane.target, one_by_one(lane.target.url, asked(f"full-{TOKENS}", store=lane.store, stream=False), sizes.requests)
     )
     per_stream, per_long = cpu / len(streams), long_cpu / len(long)
@@ -177,7 +173,7 @@ async def _paced(stand: Stand, sizes: Sizes) -> Rounds:
 async def _paced_round(lane: _Lane, sizes: Sizes) -> Numbers:
     request = asked(f"paced-{sizes.paced_tokens}-{PAUSE_MS}", store=lane.store)
     spread = sizes.paced_tokens * PAUSE_MS / 1000 / 2
-    streams, cpu = await _with_cpu(lane.target, side_by_side(lane.target.url, request, sizes.streams, spread))
+    streams, cpu = await with_cpu(lane.target, side_by_side(lane.target.url, request, sizes.streams, spread))
     delays = [delay / 1000 for answer in streams for delay in answer.delays]
     return {
         "cpu_us_per_event": cpu / _events(streams) * 1e6,
@@ -243,7 +239,7 @@ async def _at_indexes(stand: Stand, sizes: Sizes, ids: Sequence[str]) -> dict[st
                 rounds = found[str(index)]
                 rounds["engine"].append({"ms": (await engine.ask(direct)).seconds * 1000})
                 rounds["pass_through"].append({"ms": (await passing.ask(direct)).seconds * 1000})
-                answer, cpu = await _with_cpu(stand.turnkeep, own.ask(turn))
+                answer, cpu = await with_cpu(stand.turnkeep, own.ask(turn))
                 rounds["stateful"].append({"ms": answer.seconds * 1000, "cpu_ms": cpu * 1000})
     return found
 
@@ -282,15 +278,6 @@ async def _committers(stand: Stand, sizes: Sizes) -> Numbers:
     one = await commits.per_second(stand.history, sizes.committers, sizes.commit_seconds, one_tree=True)
     many = await commits.per_second(stand.history, sizes.committers, sizes.commit_seconds, one_tree=False)
     return {"one_tree": one, "many_trees": many}
-
-
-async def _with_cpu(target: Target, work: Awaitable[T]) -> tuple[T, float]:
-    """What `work` gives, and the CPU seconds that `target` took for it. Raises TargetMissing."""
-    try:
-        before = target.cpu_seconds()
-        return await work, target.cpu_seconds() - before
-    except (LoadError, OSError) as exc:
-        raise TargetMissing(target.name, exc) from exc
 
 
 def _events(answers: Sequence[Answer]) -> int:

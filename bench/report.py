@@ -3,6 +3,7 @@
 Budgets are ratios to the pass-through proxy or the engine of the same run wherever a machine's speed would decide otherwise.
 """
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from bench.measure import ITEM_BYTES, PAUSE_MS, TOKENS, Rounds, Sizes, median, ratio
 
 OK, OVER, PRINTED = "ok", "OVER", ""
-HEADINGS = ("", "engine", "pass-through", "Turnkeep", "budget", "")
+HEADINGS = ("", "direct", "pass-through", "Turnkeep", "budget", "")
 
 Found = Mapping[str, Any]
+Lanes = Mapping[str, Rounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Row:
     """One line of the table. `value` is what the budget bounds; without a limit the row is only printed."""
 
     name: str
-    engine: str = ""
+    direct: str = ""
     pass_through: str = ""
     turnkeep: str = ""
     value: float | None = None
@@ -45,12 +47,13 @@ def rows_of(found: Found, sizes: Sizes) -> list[Row]:
         *_storage(found, sizes),
         *_memory(found, sizes),
         *_three(found["full_speed"], found["paced"], sizes),
+        *_mcp(found["mcp_loop"]),
     ]
 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as text."""
-    lines = [HEADINGS, *((row.name, row.engine, row.pass_through, row.turnkeep, row.budget, row.verdict) for row in rows)]
+    lines = [HEADINGS, *((row.name, row.direct, row.pass_through, row.turnkeep, row.budget, row.verdict) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
@@ -129,6 +132,39 @@ def _three(full: Rounds, paced: Rounds, sizes: Sizes) -> Iterator[Row]:
     yield _compared(f"  {sizes.streams} paced stateful streams: us CPU per event", paced, "three_stateful", "cpu_us_per_event")
     yield _compared("  token delay p99 ms", paced, "three_stateful", "delay_p99_ms")
     yield _compared(f"  {sizes.streams} paced relayed streams: us CPU per event", paced, "three_relay", "cpu_us_per_event")
+
+
+def _mcp(found: Found) -> Iterator[Row]:
+    """Set-up is all that a turn without a call costs more than asking the engine; a round, what a turn with calls costs beyond that."""
+    lanes: Lanes = found["lanes"]
+    idle, *calling = (int(calls) for calls in lanes)
+    set_up = _added(lanes, idle, "ms")
+    yield _looped("turn with an MCP server, no call: ms", lanes, idle, "ms", set_up, 15, f"at most 15 added: {_shown(set_up)}")
+    yield _looped("  ms CPU", lanes, idle, "cpu_ms")
+    for calls in calling:
+        added = (_added(lanes, calls, "ms") - set_up) / calls
+        name = f"turn of {calls} MCP round{'s' * (calls > 1)}"
+        yield _looped(f"{name}: ms per round", lanes, calls, "ms", added, 10, f"at most 10 added: {_shown(added)}")
+        yield _looped("  ms CPU per round", lanes, calls, "cpu_ms")
+    opened = found["new_connections"]
+    yield Row(f"new connections to the MCP server, {found['turns']} turns", turnkeep=str(opened), value=opened, limit=0, budget="none")
+
+
+def _looped(
+    name: str, lanes: Lanes, calls: int, figure: str, value: float | None = None, limit: float | None = None, budget: str = ""
+) -> Row:
+    """A row of the MCP loop, per round where it has any; Turnkeep's cell says how many times the direct client's it is."""
+    rounds = lanes[str(calls)]
+    direct, turnkeep = (median(rounds[lane], figure) / max(calls, 1) for lane in ("direct", "turnkeep"))
+    times = ratio(rounds["turnkeep"], rounds["direct"], figure)
+    return Row(name, _shown(direct), "", f"{_shown(turnkeep)} ({times:.1f} x)", value, limit, budget)
+
+
+def _added(lanes: Lanes, calls: int, figure: str) -> float:
+    rounds = lanes[str(calls)]
+    return statistics.median(
+        turnkeep[figure] - direct[figure] for turnkeep, direct in zip(rounds["turnkeep"], rounds["direct"], strict=True)
+    )
 
 
 def _bounded(name: str, rounds: Rounds, lane: str, figure: str, limit: float) -> Row:

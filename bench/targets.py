@@ -7,11 +7,13 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from bench.load import LoadError
 from launcher.child import Process, start_child, stop_child
 from launcher.postgres import open_postgres
 from svckit.settings import environment
@@ -23,6 +25,10 @@ STOP_STEPS = ((signal.SIGTERM, 10.0),)
 POSTGRES = {"shared_preload_libraries": "pg_stat_statements", "max_connections": "100"}
 # nothing of the background may run into a measurement
 QUIET = {"TURNKEEP_HISTORY_SWEEP_INTERVAL_SECONDS": "0", "TURNKEEP_LOG_LEVEL": "warning"}
+# the MCP server is of this machine, which no request could reach otherwise
+REACHABLE = {"TURNKEEP_OUTBOUND_ALLOW_HOSTS": "127.0.0.1"}
+
+T = TypeVar("T")
 
 _CPU_CLOCK = 2
 
@@ -60,6 +66,7 @@ class Stand:
     pass_through: Target
     turnkeep: Target
     three: Target
+    mcp_server: Target
     history: str
     database: str
 
@@ -72,10 +79,11 @@ async def open_stand(folder: Path) -> AsyncIterator[Stand]:
         engine = await start("engine", "bench.engine")
         pass_through = await start("pass-through", "bench.passthrough", engine.url)
         database = (await stack.enter_async_context(open_postgres(folder / "data", options=POSTGRES))).dsn
+        mcp_server = await start("MCP server", "bench.mcp_server")
         up = ("launcher.command", "up", "--engine", engine.url, "--port", "0", "--database-url", database)
-        turnkeep = await start("Turnkeep", *up, environ=QUIET)
+        turnkeep = await start("Turnkeep", *up, environ=QUIET | REACHABLE)
         three, history = await _three_processes(start, folder, engine.url, database)
-        yield Stand(engine, pass_through, turnkeep, three, history, database)
+        yield Stand(engine, pass_through, turnkeep, three, mcp_server, history, database)
 
 
 async def _three_processes(start: "_Starter", folder: Path, engine: str, database: str) -> tuple[Target, str]:
@@ -99,6 +107,15 @@ async def _three_processes(start: "_Starter", folder: Path, engine: str, databas
     ]
     pids = tuple(pid for room in rooms for pid in room.pids)
     return Target("Turnkeep as three processes", rooms[-1].url, pids), history
+
+
+async def with_cpu(target: Target, work: Awaitable[T]) -> tuple[T, float]:
+    """What `work` gives, and the CPU seconds that `target` took for it. Raises TargetMissing."""
+    try:
+        before = target.cpu_seconds()
+        return await work, target.cpu_seconds() - before
+    except (LoadError, OSError) as exc:
+        raise TargetMissing(target.name, exc) from exc
 
 
 class _Starter:

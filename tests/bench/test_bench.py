@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.mcp_loop import MiscountedError, check
+from bench.mcp_server import Counts
 from bench.measure import SMOKE
 from bench.report import Row, rows_of, table
 
@@ -41,6 +43,11 @@ async def test_a_quick_run_reports_every_row_and_keeps_the_raw_numbers(tmp_path:
     assert {row.verdict for row in rows if row.limit is not None} <= {"ok", "OVER"}
     lanes = {"engine", "pass_through", "stateful", "relay", "three_stateful", "three_relay"}
     assert set(kept["found"]["full_speed"]) == set(kept["found"]["paced"]) == lanes
+    loop = kept["found"]["mcp_loop"]
+    assert {calls: {name: len(turns) for name, turns in lane.items()} for calls, lane in loop["lanes"].items()} == {
+        calls: {"direct": SMOKE.mcp_repeats, "turnkeep": SMOKE.mcp_repeats} for calls in ("0", "1", "8")
+    }
+    assert loop["new_connections"] == 0
 
 
 async def test_a_run_without_one_of_its_targets_fails_and_names_it(tmp_path: Path) -> None:
@@ -54,3 +61,11 @@ async def test_a_run_without_one_of_its_targets_fails_and_names_it(tmp_path: Pat
 def test_a_figure_past_its_limit_is_over_and_one_at_it_is_not() -> None:
     assert [Row("r", value=value, limit=1.5).verdict for value in (1.4, 1.5, 1.6, None)] == ["ok", "ok", "OVER", ""]
     assert Row("printed only", value=3.0).verdict == ""
+
+
+def test_a_loop_that_opens_a_connection_or_misses_a_call_fails_the_run() -> None:
+    before = Counts(connections=3, calls=10)
+    check(before, Counts(connections=3, calls=19), expected_calls=9)
+    for after in (Counts(connections=4, calls=19), Counts(connections=3, calls=18), Counts(connections=3, calls=20)):
+        with pytest.raises(MiscountedError):
+            check(before, after, expected_calls=9)

@@ -1,6 +1,7 @@
 """`python -m bench`: starts all targets, measures them, prints the table and leaves the raw numbers beside it.
 
-Exit status 1 when a target is missing or does not answer as it should; a budget that is exceeded is said in the table.
+Exit status 1 when a target is missing or does not answer as it should, or a session with the MCP server was not kept; a budget that is
+exceeded is said in the table.
 """
 
 import argparse

@@ -22,6 +22,9 @@ CHECKED_ROWS = {
 # Grows with what is stored, or may be left behind by a client that has left.
 TOLD_ROWS = {
     "claims not settled": "select count(*) from claim where settled_at is null",
+    "claims not settled, of completed turns": """
+        select count(*) from claim c join response r on r.tree_key = c.tree_key and r.response_id = c.response_id
+        where c.settled_at is null and r.status = 'completed'""",
     "trees": "select count(*) from tree",
 }
 BACKENDS = """

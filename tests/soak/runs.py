@@ -85,7 +85,7 @@ async def _traffic(house: House, plan: Plan, seconds: float, tally: Tally, chanc
     async with _alongside(_forgetting(house)), asyncio.TaskGroup() as running:
         for caller in callers:
             running.create_task(caller.run(stop))
-        async with _alongside(_killing(house, plan.seconds_between_kills, chance)):
+        async with _alongside(_killing(house, plan.seconds_between_kills, tally, chance)):
             await asyncio.sleep(seconds * 0.9)
         await asyncio.sleep(seconds * 0.1)
         stop.set()
@@ -103,12 +103,12 @@ async def _alongside(work: Coroutine[object, object, None]) -> AsyncIterator[Non
             await task
 
 
-async def _killing(house: House, seconds: float, chance: random.Random) -> None:
+async def _killing(house: House, seconds: float, tally: Tally, chance: random.Random) -> None:
     """Ends connections to the database, one, some or all, over and over."""
     async with await psycopg.AsyncConnection.connect(house.dsn, autocommit=True) as hand:
         while True:
             await asyncio.sleep(chance.uniform(0.5, 1.5) * seconds)
-            await hand.execute(KILL, [chance.choice((1, 1, 1, 3, 100))])
+            tally.killed += (await hand.execute(KILL, [chance.choice((1, 1, 1, 3, 100))])).rowcount
 
 
 async def _forgetting(house: House) -> None:
@@ -171,6 +171,7 @@ def _behaviour(tally: Tally, logged: bytes, most_errors: float, tell: Callable[[
     most = max(10, int(most_errors * tally.turns))
     return [
         Check("turns that ended well", "", str(tally.well), ">= 1", tally.well > 0),
+        Check("connections to the database that were killed", "", str(tally.killed), ">= 1", tally.killed > 0),
         Check("errors under faults", "", str(errors), f"<= {most}", errors <= most),
         Check("what must not be answered", "", str(len(tally.faults)), "<= 0", not tally.faults),
         Check("logged and unforeseen", "", str(unforeseen), "<= 0", not unforeseen),

@@ -39,6 +39,7 @@ class Tally:
 
     turns: int = 0
     well: int = 0
+    killed: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)

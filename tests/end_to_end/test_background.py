@@ -24,7 +24,8 @@ CALL = "steps__step"
 @pytest.fixture(scope="module")
 def gateway(place: Place, postgres: str) -> Iterator[Gateway]:
     """Three processes over a database of their own, so that nobody else takes turns from the queue; leases are short."""
-    settings = {**SETTINGS, "orchestrator": {**SETTINGS["orchestrator"], "background_lease_seconds": 2.0, "drain_seconds": 1.0}}
+    orchestrator = {**SETTINGS["orchestrator"], "background_turns": 4, "background_lease_seconds": 2.0, "drain_seconds": 1.0}
+    settings = {**SETTINGS, "orchestrator": orchestrator}
     with fresh_database(postgres) as dsn, Gateway(replace(place, database_url=dsn, settings=settings), THREE_PROCESSES) as gateway:
         yield gateway
 

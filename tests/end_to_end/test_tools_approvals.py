@@ -7,6 +7,7 @@ from typing import cast
 import aiohttp
 import psycopg
 import pytest
+from psycopg.types.string import TextLoader
 
 from tests.end_to_end.client import Client, types_of
 from tests.end_to_end.conftest import KEYS
@@ -160,6 +161,7 @@ async def test_secrets_of_a_server_are_used_and_stand_nowhere(
 def dump(database: str) -> bytes:
     """Every row of every table, as text."""
     with psycopg.connect(database) as connection:
+        connection.adapters.register_loader("timestamptz", TextLoader)  # Python has no infinite times
         tables = connection.execute("select relname from pg_stat_user_tables").fetchall()
         rows: list[str] = []
         for (name,) in tables:

@@ -13,7 +13,7 @@ up: $(VENV)/.engine  ## Everything on one machine, with the bundled engine unles
 	@$(BIN)/turnkeep up $(ARGS)
 
 test: $(VENV)/.dev $(VENV)/.engine  ## All tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev  ## Lint, format, types, and who may import whom
 	$(BIN)/ruff check .

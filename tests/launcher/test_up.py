@@ -165,7 +165,7 @@ def test_a_flag_beats_the_environment_which_beats_the_file(turnkeep: Turnkeep, s
         house = turnkeep.up("--config", file, "--host", "127.0.0.1", environ={"TURNKEEP_HISTORY_DATABASE_URL": dsn})
         assert house.url().startswith("http://127.0.0.1:")
         house.end()
-    assert not turnkeep.data.exists()
+    assert [entry.name for entry in turnkeep.data.iterdir()] == ["sealing.secret"]
 
 
 def test_workers_share_the_port_and_a_killed_one_comes_back(turnkeep: Turnkeep) -> None:

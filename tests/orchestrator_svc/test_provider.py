@@ -419,7 +419,7 @@ async def test_an_engine_that_is_not_there_does_not_answer(engine: FakeEngine) -
 async def logged(url: str) -> list[dict[str, object]]:
     """What the log says of one model call."""
     with capture_logs() as entries:
-        async with open_responses(EngineSettings(url=url), SOON) as provider:
+        async with open_responses(EngineSettings(url=url), OrchestratorSettings(connect_timeout_seconds=0.2)) as provider:
             await called(provider)
     return [{key: entry[key] for key in ("event", "status", "answer", "reason", "cause") if key in entry} for entry in entries]
 

@@ -91,7 +91,8 @@ def test_no_secret_stands_in_a_key_or_in_a_repr() -> None:
     one = endpoint(McpServer("s", URL, {"X-Key": "secret-key"}, authorization="secret-token"))
     configured = McpServerSettings(url=URL, headers={"X-Key": "secret-key"})
     for shown in (one.key, repr(one), repr(configured), repr(Settings(mcp_servers={"s": configured}))):
-        assert "secret" not in shown
+        assert "secret-key" not in shown
+        assert "secret-token" not in shown
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,11 @@ START_SECONDS = 60.0
 STOP_STEPS = ((signal.SIGTERM, 10.0),)
 POSTGRES = {"shared_preload_libraries": "pg_stat_statements", "max_connections": "100"}
 # nothing of the background may run into a measurement
-QUIET = {"TURNKEEP_HISTORY_SWEEP_INTERVAL_SECONDS": "0", "TURNKEEP_LOG_LEVEL": "warning"}
+QUIET = {
+    "TURNKEEP_HISTORY_SWEEP_INTERVAL_SECONDS": "0",
+    "TURNKEEP_ORCHESTRATOR_BACKGROUND_TURNS": "0",
+    "TURNKEEP_LOG_LEVEL": "warning",
+}
 # the MCP server is of this machine, which no request could reach otherwise
 REACHABLE = {"TURNKEEP_OUTBOUND_ALLOW_HOSTS": "127.0.0.1"}
 

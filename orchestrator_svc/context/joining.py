@@ -7,12 +7,15 @@ goes on in that tree, with a checkpoint that names them. Without that, a client 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
+import msgspec
+
 from orchestrator_svc.context import carried
 from orchestrator_svc.context.carried import NOTHING_CARRIED
 from orchestrator_svc.context.parent import Parent, Span
 from orchestrator_svc.items import Item
 from orchestrator_svc.request import TurnRequest
 from svckit.ids import tree_key_of
+from svckit.json_text import JsonObject
 
 # More items than that are not looked up at a time, and so not joined.
 MAX_JOINED = 900
@@ -52,8 +55,13 @@ def parent_of(items: Sequence[Item], numbers: Mapping[str, int], provider: str) 
 
 
 def _is_stored(item: Item, found: Item | None) -> bool:
-    """Clients write bodies anew, so that only what the model sees can be compared."""
-    return found is not None and found.type == item.type and found.rendered == item.rendered
+    """Clients write bodies anew, so that what the model sees is compared, and that nothing is said here that is not said there."""
+    return found is not None and found.type == item.type and found.rendered == item.rendered and _fields(item) <= _fields(found)
+
+
+def _fields(item: Item) -> set[str]:
+    """The names of what a body says; null says nothing."""
+    return {name for name, value in msgspec.json.decode(item.body, type=JsonObject).items() if value is not None} if item.body else set()
 
 
 def _spans(numbers: Iterable[int]) -> tuple[Span, ...]:

@@ -17,6 +17,7 @@ from orchestrator_svc.context.parent import NO_PARENT, Parent
 from orchestrator_svc.context.pipeline import Draft, assembled, wanted
 from orchestrator_svc.errors import (
     ConversationFull,
+    ConversationNotFound,
     InvalidRequest,
     PreviousResponseNotFound,
     RequestTooLarge,
@@ -31,6 +32,7 @@ from orchestrator_svc.turn import snapshot
 from orchestrator_svc.turn.snapshot import Queued
 from orchestrator_svc.turn.state import Limits, Turn
 from orchestrator_svc.turn.written import Output
+from svckit.errors import ServiceError
 from svckit.ids import IdBlock, block_of, moved, new_block, new_tree_key, tree_key_of
 
 # What a save may be: both forms of the input, the output, and room for the rest within one message.
@@ -170,7 +172,9 @@ def _tree_key(asked: Asked) -> int | None:
     return tree_key
 
 
-def _missing(asked: Asked) -> PreviousResponseNotFound:
+def _missing(asked: Asked) -> ServiceError:
+    if asked.conversation_id is not None:
+        return ConversationNotFound(conversation_id=asked.conversation_id[:64])
     return PreviousResponseNotFound(response_id=str(asked.previous_response_id)[:64])
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from orchestrator_svc.errors import HistoryUnavailable, InvalidRequest, PreviousResponseNotFound, ShuttingDown
+from orchestrator_svc.errors import ConversationNotFound, HistoryUnavailable, InvalidRequest, PreviousResponseNotFound, ShuttingDown
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.tools.base import ToolCall, ToolResult
 from svckit.errors import RemoteError
@@ -85,6 +85,8 @@ async def test_what_a_turn_is_refused_with_comes_at_once(queue: Queue, process: 
     unknown = f"resp_{'1' * 16}{'2' * 24}"
     with pytest.raises(PreviousResponseNotFound):
         await process.start(HELLO, previous_response_id=unknown)
+    with pytest.raises(ConversationNotFound):
+        await process.start(HELLO, conversation_id="conv_1")
     with pytest.raises(InvalidRequest) as refused:
         await process.start(HELLO, store=False)
     assert refused.value.param == "store"

@@ -79,7 +79,11 @@ class Child:
             log.warning("child_ended", child=self.name, exit_code=code, next_start_in_seconds=delay)
             await asyncio.sleep(delay)
             delay = min(delay * 2, LONGEST_DELAY)
+            if self._ending:
+                return
             await self._start_again()
+            if self._ending:
+                self.ask_to_end()  # asked while it was starting, so that the signal went to the one before
 
     def ask_to_end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Lets the child end, without waiting for it; it is not started again."""

@@ -20,7 +20,7 @@ from launcher.cluster import binaries_version, find_binaries
 from launcher.engine_check import engine_key, engine_models
 from launcher.errors import LaunchError, PortError
 from launcher.local_engine import MODEL, require_installed
-from launcher.port import require_free
+from launcher.port import require_free, url_of
 from launcher.rooms import RoomSettings, Source, load_settings
 from svckit.settings import SettingsError
 
@@ -119,7 +119,7 @@ async def check_engine(subject: Subject) -> str:
         require_installed()
         return f"bundled, {MODEL}"
     models = await engine_models(engine, engine_key(engine, subject.source.environ))
-    return f"{engine.url} serves {', '.join(models) or 'no model'}"
+    return f"it serves {', '.join(models) or 'no model'}"
 
 
 async def check_port(subject: Subject) -> str:
@@ -128,7 +128,7 @@ async def check_port(subject: Subject) -> str:
     try:
         require_free(edge.host, edge.port)
     except PortError:
-        if await _is_healthy(f"http://{edge.host}:{edge.port}/healthz"):
+        if await _is_healthy(f"{url_of(edge.host, edge.port)}/healthz"):
             return f"Turnkeep answers on {edge.host}:{edge.port}"
         raise
     return f"{edge.host}:{edge.port} is free"

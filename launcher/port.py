@@ -1,4 +1,4 @@
-"""The HTTP port, looked at before anything is started: free, or one clear error. Serving on it is the edge's business."""
+"""The HTTP port, looked at before anything is started: free, or one clear error; and its URL. Serving on it is the edge's business."""
 
 import errno
 import socket
@@ -8,6 +8,11 @@ from contextlib import ExitStack, contextmanager
 from launcher.errors import PortError
 
 Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int]]
+
+
+def url_of(host: str, port: int) -> str:
+    """The address of an edge there, for a port that is known."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def require_free(host: str, port: int) -> None:

@@ -18,7 +18,7 @@ from launcher.engine_check import EngineCheckError, engine_key, engine_models
 from launcher.first_conversation import first_conversation
 from launcher.living import live
 from launcher.local_engine import open_local_engine, require_installed
-from launcher.port import require_free, shared_port
+from launcher.port import require_free, shared_port, url_of
 from launcher.postgres import Postgres, open_postgres
 from launcher.rooms import ROOMS, RoomSettings, Source, load_settings, open_rooms
 from launcher.sealing import kept_secret
@@ -143,7 +143,7 @@ async def _model(engine: EngineSettings, plan: Plan) -> str:
     try:
         models = await engine_models(engine, engine_key(engine, plan.source.environ))
     except EngineCheckError as exc:
-        _say(f"The engine at {engine.url} does not answer yet: {exc}")
+        _say(f"The engine does not answer yet: {exc}")
         return UNKNOWN_MODEL
     return models[0] if models else UNKNOWN_MODEL
 
@@ -157,12 +157,7 @@ async def _open_rooms(stack: AsyncExitStack, plan: Plan, settings: RoomSettings)
     environ = {**plan.source.environ, **as_environment(plan.source.flags)}
     drain = settings.edge.edge.drain_seconds + settings.orchestrator.orchestrator.drain_seconds + settings.history.history.drain_seconds
     await stack.enter_async_context(open_workers(plan.workers, plan.source.file, environ, drain))
-    return url_of(settings.edge.edge)
-
-
-def url_of(edge: EdgeSettings) -> str:
-    """The edge's address, for a port that is known."""
-    return f"http://[{edge.host}]:{edge.port}" if ":" in edge.host else f"http://{edge.host}:{edge.port}"
+    return url_of(settings.edge.edge.host, settings.edge.edge.port)
 
 
 def _say(line: str) -> None:

@@ -47,11 +47,13 @@ async def open_workers(count: int, config: Path | None, environ: Mapping[str, st
 
 def as_environment(flags: Sections) -> dict[str, str]:
     """Settings as the environment variables that say the same."""
-    return {
-        f"{ENV_PREFIX}{section}_{key}".upper(): str(value).lower() if isinstance(value, bool) else str(value)
-        for section, values in flags.items()
-        for key, value in values.items()
-    }
+    return {f"{ENV_PREFIX}{section}_{key}".upper(): _written(value) for section, values in flags.items() for key, value in values.items()}
+
+
+def _written(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @contextmanager

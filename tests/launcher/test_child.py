@@ -72,6 +72,34 @@ async def test_a_child_asked_to_end_is_not_started_again() -> None:
     assert len(starts) == 1
 
 
+async def test_a_child_asked_to_end_before_its_next_start_is_not_started_again() -> None:
+    starts: list[Process] = []
+
+    async def start() -> Process:
+        starts.append(await start_child(SLEEP, "600" if starts else "0"))
+        return starts[-1]
+
+    async with open_child("sleeper", start, STEPS) as child:
+        await child.process.wait()
+        child.ask_to_end()
+        await child.keep()
+    assert len(starts) == 1
+
+
+async def test_a_child_asked_to_end_while_it_starts_again_ends() -> None:
+    starts: list[Process] = []
+
+    async def start() -> Process:
+        if starts:
+            child.ask_to_end()
+        starts.append(await start_child(SLEEP, "600" if starts else "0"))
+        return starts[-1]
+
+    async with open_child("sleeper", start, STEPS) as child:
+        await child.keep()
+    assert [process.returncode for process in starts] == [0, -signal.SIGTERM]
+
+
 async def test_a_child_that_does_not_listen_is_killed() -> None:
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
     child = await start_child(sys.executable, "-c", deaf, stdout=asyncio.subprocess.PIPE)

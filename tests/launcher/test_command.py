@@ -121,8 +121,13 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_flags_become_the_environment_of_a_worker() -> None:
-    flags = {"edge": {"port": 1, "reuse_port": True}, "engine": {"url": "http://e"}}
-    assert as_environment(flags) == {"TURNKEEP_EDGE_PORT": "1", "TURNKEEP_EDGE_REUSE_PORT": "true", "TURNKEEP_ENGINE_URL": "http://e"}
+    flags = {"edge": {"port": 1, "reuse_port": True}, "engine": {"url": "http://e"}, "sealing": {"secrets": ["a", "b"]}}
+    assert as_environment(flags) == {
+        "TURNKEEP_EDGE_PORT": "1",
+        "TURNKEEP_EDGE_REUSE_PORT": "true",
+        "TURNKEEP_ENGINE_URL": "http://e",
+        "TURNKEEP_SEALING_SECRETS": "a,b",
+    }
 
 
 def test_a_model_with_odd_characters_stays_one_argument() -> None:

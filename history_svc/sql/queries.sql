@@ -104,10 +104,16 @@ unqueued as (
   delete from work w
   using wanted
   where w.response_id = wanted.response_id and w.owner = %(owner)s
-  returning w.response_id),
+  returning w.response_id, w.conversation_id),
+freed as (
+  update lease l
+  set holder = '', expires_at = '-infinity'
+  from unqueued
+  where l.subject = unqueued.conversation_id and l.holder = unqueued.response_id
+  returning l.subject),
 unleased as (
   delete from lease l
-  where l.subject in (select unqueued.response_id from unqueued)
+  where l.subject in (select unqueued.response_id from unqueued) and (select count(*) from freed) >= 0
   returning l.subject),
 marked as (
   update tree t

@@ -324,6 +324,21 @@ async def test_a_background_turn_has_its_conversation_to_itself_and_is_appended_
     assert await client.lease(conversation) > taken.fencing_token
 
 
+async def test_a_deleted_turn_gives_its_conversation_back_and_is_not_appended(client: Client) -> None:
+    conversation = await client.conversation("hello")
+    id = await client.enqueue(response_id=new_block(tree_key_of(conversation)).id("resp"), conversation_id=conversation)
+    taken = await client.take()
+    base = (await client.load_conversation(conversation)).head.checkpoint
+    saved = await client.commit(round_of(taken, 1, base, "q", "a", conversation_id=conversation))
+
+    await client.delete(id)
+
+    end = round_of(taken, 2, saved.checkpoint, "b", conversation_id=conversation, status=COMPLETED)
+    assert await refused(client.commit(end)) == LEASE_LOST
+    assert await client.lease(conversation) > taken.fencing_token
+    assert len((await client.listed(conversation))[0]) == 1
+
+
 async def test_a_background_turn_waits_for_the_turn_that_has_its_conversation(client: Client, database: str) -> None:
     conversation = await client.conversation("hello")
     token = await client.lease(conversation)

@@ -149,9 +149,10 @@ def _refused(message: str) -> JsonObject:
 
 
 def _listed(tool: "types.Tool", endpoint: Endpoint) -> ListedTool:
-    annotations = tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True) if tool.annotations else None
-    schema = _redacted(tool.input_schema, endpoint)
+    said = tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True) if tool.annotations else None
+    annotations, schema = _redacted(said, endpoint), _redacted(tool.input_schema, endpoint)
     assert isinstance(schema, dict)
+    assert annotations is None or isinstance(annotations, dict)
     return ListedTool(tool.name, schema, endpoint.redacted(tool.description or tool.title or ""), annotations or None)
 
 

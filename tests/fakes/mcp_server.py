@@ -311,7 +311,7 @@ def build(recorder: Recorder, release: asyncio.Event, more: Mapping[str, Callabl
         async with recorder.call("flood", size=size):
             return "é" * (size // 2)
 
-    @server.tool()
+    @server.tool(annotations=ToolAnnotations(title="Leaks tok3n"))
     async def leak(ctx: Context[Any, Any]) -> str:
         """The headers of the request."""
         async with recorder.call("leak"):

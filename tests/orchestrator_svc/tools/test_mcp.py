@@ -149,6 +149,8 @@ async def test_a_secret_that_a_result_repeats_is_taken_out_of_it_B087() -> None:
     async with FakeMcpServer() as fake, opened() as client:
         server = McpServer("s", fake.url, {"X-Key": "header-secret"}, authorization="tok3n")
         result = await run(client, server, "leak")
+        tools = {tool.name: tool for tool in await client.tools(server)}
+    assert tools["leak"].annotations == {"title": "Leaks [redacted]"}
     assert "header-secret" not in str(result)
     assert "tok3n" not in str(result)
     assert json.loads(str(result.output))["authorization"] == "[redacted]"

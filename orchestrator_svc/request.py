@@ -210,6 +210,13 @@ def read_request(asked: Asked, kinds: ToolKinds, rules: CompactionRules, new_id:
     )
 
 
+def read_hindered(asked: Asked, rules: CompactionRules, new_id: Callable[[str], str]) -> TurnRequest:
+    """What is to be told of a request that was accepted and is not run: without tools, nothing in it depends on the configuration."""
+    given = _decoded(asked.parameters, JsonObject)
+    bare = {name: value for name, value in given.items() if name not in ("tools", "tool_choice")}
+    return replace(read_request(replace(asked, parameters=encode(bare)), ToolKinds({}), rules, new_id), echo=_echo(given))
+
+
 def engine_fields(
     request: TurnRequest,
     tools: Sequence[JsonObject],
@@ -271,12 +278,8 @@ def _check_background(known: Parameters, asked: Asked) -> None:
 
 
 def _refuse_unsupported(known: Parameters) -> None:
-    unsupported = {
-        "prompt": known.prompt,
-    }
-    for name, value in unsupported.items():
-        if value:
-            raise Unsupported(what=f"The parameter '{name}' with this value", param=name)
+    if known.prompt:
+        raise Unsupported(what="The parameter 'prompt' with this value", param="prompt")
 
 
 def _echo(given: JsonObject) -> JsonObject:

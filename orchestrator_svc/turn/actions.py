@@ -70,7 +70,7 @@ class Emit(Struct, frozen=True):
 
 
 class Save(Struct, frozen=True):
-    """Store the turn, or what a background turn has come to so far; ends in Saved or SaveFailed. The model call, if one runs, is over."""
+    """Store the turn, or what a background turn has come to so far; ends in Saved or SaveFailed. The model is hung up on meanwhile."""
 
     record: Record
 

@@ -103,10 +103,11 @@ class Desk:
 
         Raises what a turn would be refused with, and CompactionFailed.
         """
-        turn = await self._opening.open(replace(asked, store=False, compact_only=True))
-        async with aclosing(run(turn, self.surroundings())) as batches:
-            async for batch in batches:
-                last = batch.events[-1]
+        with self._seat():
+            turn = await self._unless_stopped(self._opening.open(replace(asked, store=False, compact_only=True)))
+            async with aclosing(run(turn, self.surroundings())) as batches:
+                async for batch in batches:
+                    last = batch.events[-1]
         return compacted(turn, last)
 
     @asynccontextmanager
@@ -180,10 +181,8 @@ class Desk:
 
     def _save(self, lease: Lease | None, turn: Turn, record: Record) -> asyncio.Task[Saved | SaveFailed]:
         """Stores the turn in a task of the desk's: whoever waits for it may leave, the save goes on."""
-        if lease is not None:
-            lease.spend()
         saving = self._history.save(turn, record, lease.token if lease else 0, _now())
-        return self._saves.start(saving, "save a turn")
+        return self._saves.start(lease.spent_on(saving) if lease else saving, "save a turn")
 
     async def _list_tools(self, mcp: McpTool) -> ToolsListed:
         try:

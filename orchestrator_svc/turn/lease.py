@@ -6,13 +6,17 @@ whose lease has passed on is not stopped: its fencing token tells the store that
 
 import asyncio
 import uuid
+from collections.abc import Coroutine
 
 from orchestrator_svc.errors import HistoryUnavailable
 from orchestrator_svc.history import History
+from orchestrator_svc.turn.events import Saved, SaveFailed
 from svckit.errors import RemoteError
 from svckit.logs import get_logger
 
 LIFETIME_SECONDS = 30.0
+
+Saving = Coroutine[object, object, Saved | SaveFailed]
 
 log = get_logger(__name__)
 
@@ -35,9 +39,17 @@ class Lease:
             self.is_spent = True
             await self._history.release(self._owner, self._conversation_id, self.token)
 
-    def spend(self) -> None:
-        """The turn's commit is on its way and gives the lease back."""
+    def spent_on(self, saving: Saving) -> Saving:
+        """The turn's commit, which gives the lease back; one that fails has not. The lease counts as spent from now on."""
         self.is_spent = True
+        return self._committed(saving)
+
+    async def _committed(self, saving: Saving) -> Saved | SaveFailed:
+        saved = await saving
+        if isinstance(saved, SaveFailed):
+            self.is_spent = False
+            await self.release()
+        return saved
 
     async def _renew(self) -> None:
         while True:

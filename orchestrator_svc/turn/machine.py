@@ -187,6 +187,8 @@ def _summary_sent(turn: Turn, summary: Summary, event: ModelSent) -> Step:
     """What the model sends while it summarises is not shown; what comes of it is."""
     terminal = event.events[-1] if event.events else None
     summary = compacting.heard(summary, event.events)
+    if len(summary.text) > turn.limits.max_output_chars:
+        return _summarised(replace(turn, summary=None, at=event.at), Summary())
     if isinstance(terminal, ModelFinished):
         usage = _summed(turn.usage, terminal.usage)
         return _summarised(replace(turn, summary=None, usage=usage, at=event.at), summary if terminal.cut is None else Summary())

@@ -26,7 +26,7 @@ from orchestrator_svc.errors import (
 )
 from orchestrator_svc.history import Found, Head, History
 from orchestrator_svc.items import Item
-from orchestrator_svc.request import Asked, CompactionRules, ToolKinds, TurnRequest, read_request
+from orchestrator_svc.request import Asked, CompactionRules, ToolKinds, TurnRequest, read_hindered, read_request
 from orchestrator_svc.settings import OrchestratorSettings
 from orchestrator_svc.turn import snapshot
 from orchestrator_svc.turn.snapshot import Queued
@@ -82,7 +82,7 @@ class Opening:
     def hindered(self, queued: Queued, saves: int) -> Turn:
         """A turn that has waited and cannot be run: all that can be told of it without what it continues from."""
         new_id = _ids_of_input(queued.block)
-        request = self._request(queued.asked, new_id)
+        request = read_hindered(queued.asked, self._rules(queued.asked.model), new_id)
         draft = Draft(replace(request, input=()) if saves else request, self.kinds.specs, new_id)
         parent = Parent(conversation_id=queued.asked.conversation_id or "")
         return structs.replace(self._turn(queued.block, draft, parent, queued.created_at), saves=saves)
@@ -173,9 +173,9 @@ def _tree_key(asked: Asked) -> int | None:
 
 
 def _missing(asked: Asked) -> ServiceError:
-    if asked.conversation_id is not None:
-        return ConversationNotFound(conversation_id=asked.conversation_id[:64])
-    return PreviousResponseNotFound(response_id=str(asked.previous_response_id)[:64])
+    if asked.previous_response_id:
+        return PreviousResponseNotFound(response_id=asked.previous_response_id[:64])
+    return ConversationNotFound(conversation_id=str(asked.conversation_id)[:64])
 
 
 def _moved(block: IdBlock, asked: Asked) -> IdBlock:

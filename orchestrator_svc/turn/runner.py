@@ -112,8 +112,9 @@ class _Runner:
             case Refuse():
                 raise action.error
             case Save():
+                saving = self._around.save(self.turn, action.record)  # first, for who leaves while the engine is hung up on loses nothing
                 await self._hang_up()
-                return await self._stored(self._around.save(self.turn, action.record))
+                return await self._stored(saving)
             case CallModel():
                 await self._hang_up()
                 if self._unheard is not None:

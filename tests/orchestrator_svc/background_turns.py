@@ -136,13 +136,13 @@ class Queue:
     processes: list[Process] = field(default_factory=list)
 
     @asynccontextmanager
-    async def process(self, **settings: object) -> AsyncIterator[Process]:
-        """A process that takes turns; `settings` are those of `[orchestrator]`."""
+    async def process(self, servers: frozenset[str] = frozenset({"configured"}), **settings: object) -> AsyncIterator[Process]:
+        """A process that takes turns; `servers` are the MCP servers of its configuration, `settings` are those of `[orchestrator]`."""
         given = {"drain_seconds": 0.0, "background_lease_seconds": LEASE_SECONDS, "commit_timeout_seconds": 10.0, **settings}
         orchestrator = OrchestratorSettings(**given)  # type: ignore[arg-type]
         caller = MortalCaller()
         store = History(self.channel, caller, orchestrator)
-        kinds = ToolKinds(SPECS, frozenset({"configured"}))
+        kinds = ToolKinds(SPECS, servers)
         toolbox = Toolbox(kinds, {"web_search": self.search, "mcp": self.mcp}, self.lister, orchestrator)
         opening = Opening(store, kinds, RULES, {}, "engine", orchestrator)
         async with (

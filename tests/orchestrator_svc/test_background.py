@@ -116,6 +116,16 @@ async def test_a_failing_engine_fails_the_turn_and_not_the_queue(queue: Queue, p
     assert (await queue.ended(await process.start(HELLO)))["status"] == "completed"
 
 
+async def test_a_turn_that_the_taking_process_cannot_read_fails_at_once(queue: Queue) -> None:
+    tools: list[JsonObject] = [{"type": "mcp", "server_label": "configured"}]
+    async with queue.process(background_turns=0) as gate:
+        started = await gate.start(HELLO, tools=tools)
+    async with queue.process(servers=frozenset()):
+        response = await queue.ended(started)
+    assert (response["status"], response["error"]["code"]) == ("failed", "invalid_request")  # type: ignore[index]
+    assert response["tools"] == tools
+
+
 async def test_a_turn_whose_parent_is_gone_when_it_starts_fails(queue: Queue, process: Process) -> None:
     queue.engine.play(text("Hi."))
     parent = await queue.world(process).turn(HELLO)

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from orchestrator_svc.context.compaction import DEFAULT_PROMPT, DROPPED_MARKER
-from orchestrator_svc.errors import EngineError, InvalidRequest
+from orchestrator_svc.errors import EngineError, InvalidRequest, ShuttingDown
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.tools.base import ToolCall, ToolResult
 from orchestrator_svc.turn.events import Begun, GracePassed, ModelFailed, ModelFinished, Saved
@@ -376,6 +376,20 @@ async def test_a_compaction_on_its_own_may_continue_a_response(world: World, scr
     made = await compact(world, previous_response_id=before.id)
     await world.turn(*cast(list[JsonObject], made["output"]), user("on"), store=False)
     assert told(world.engine)[-2:] == [summed_up(1), "on"]
+
+
+async def test_a_compaction_on_its_own_is_no_more_work_than_a_turn(world: World) -> None:
+    await world.desk.drain()
+    with pytest.raises(ShuttingDown):
+        await compact(world, user("one"))
+
+
+async def test_a_summary_larger_than_an_output_may_be_is_none(database: str) -> None:
+    async with open_world(database, max_output_chars=100) as world:
+        world.engine.play(text("", deltas=["x" * 60] * 2), text("on"))
+        turned = await world.turn(user("one"), user("two"), context_management=over(1))
+        assert [item["type"] for item in turned.output] == ["message"]
+        assert told(world.engine) == ["one", "two"]
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)

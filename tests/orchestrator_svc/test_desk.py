@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import grpc
 import msgspec
@@ -385,6 +386,27 @@ async def test_a_client_that_leaves_while_its_turn_is_saved_changes_nothing_b125
         (commit,) = house.history.asked
         assert client.cancelled()
         assert commit.status == STATUSES["completed"]
+
+
+@pytest.mark.parametrize("later", [0.0, 0.01, 0.02])
+async def test_a_client_that_leaves_while_the_engine_is_hung_up_on_loses_nothing_b125(later: float) -> None:
+    async with open_house() as house:
+        house.engine.play(replace(text("Hi"), ending="hang"))
+        said = asyncio.Event()
+
+        async def read() -> None:
+            async for batch in house.respond():
+                if "response.output_item.done" in [event.type for event in batch.events]:
+                    said.set()
+
+        client = asyncio.create_task(read())
+        await soon(said.wait())
+        await asyncio.sleep(later)
+        client.cancel()
+        await asyncio.wait({client})
+        await soon(house.history.saved.wait())
+
+        assert [commit.status for commit in house.history.asked] == [STATUSES["completed"]]
 
 
 async def test_a_client_that_leaves_at_the_terminal_event_has_a_completed_turn() -> None:

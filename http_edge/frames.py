@@ -18,6 +18,8 @@ from svckit.errors import ServiceError
 CREATE = "response.create"
 _ENVELOPE = frozenset({"type", "stream_id", "generate"})
 
+_NO_LANE = msgspec.Raw(b"null")
+
 LaneName = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
@@ -34,10 +36,6 @@ class _Envelope(msgspec.Struct):
     type: str
     stream_id: LaneName | None = None
     generate: bool | None = None
-
-
-class _Lane(msgspec.Struct):
-    stream_id: LaneName | None = None
 
 
 def read_create(fields: Fields, owner: str, size: int) -> CreateFrame:
@@ -59,7 +57,7 @@ def fields_of(data: object) -> Fields:
 def lane_of(fields: Fields) -> str | None:
     """The lane that a frame names, also where the frame is not valid otherwise."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(fields), type=_Lane).stream_id
+        return msgspec.json.decode(fields.get("stream_id", _NO_LANE), type=LaneName | None)
     except msgspec.ValidationError:
         return None
 

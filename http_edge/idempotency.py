@@ -56,7 +56,7 @@ class Firsts:
             yield
         except RemoteError:
             # What a service answers with before a turn's first event is not stored; should it be after all, the repeat finds it.
-            self._remember_refused(response_id)
+            self.remember_refused(response_id)
             raise
         finally:
             del self._running[response_id]
@@ -75,7 +75,8 @@ class Firsts:
         except TimeoutError:
             return
 
-    def _remember_refused(self, response_id: str) -> None:
+    def remember_refused(self, response_id: str) -> None:
+        """Nothing is stored of it, and it may run again; only so many are remembered."""
         self._refused[response_id] = None
         if len(self._refused) > _MAX_REFUSED:
             self._refused.popitem(last=False)
@@ -107,7 +108,11 @@ async def answer_once(request: web.Request, asked: AskedTurn, key: str, fields: 
         response_id=minted,
         lifetime_seconds=request.app[EDGE_SETTINGS].idempotency_lifetime_seconds,
     )
-    held = await clients.caller.unary(clients.history.ClaimIdempotencyKey, claim, deadline=_deadline(request), idempotent=True)
+    try:
+        held = await clients.caller.unary(clients.history.ClaimIdempotencyKey, claim, deadline=_deadline(request), idempotent=True)
+    except (RemoteError, asyncio.CancelledError):
+        request.app[FIRSTS].remember_refused(minted)  # the claim may stand although nobody was told; nothing has begun under it
+        raise
     # A claim whose answer was lost on the way and that was sent again is told its own id.
     if held.granted or held.response_id == minted:
         return await _first(request, asked, minted)
@@ -173,6 +178,8 @@ def _hash_of(fields: Fields) -> bytes:
         canonical = msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(meant)), order="deterministic")
     except RecursionError as exc:
         raise InvalidRequest("The body of the request is nested too deeply.") from exc
+    except msgspec.MsgspecError as exc:
+        raise InvalidRequest("The body of the request holds a value that cannot be read.") from exc
     return hashlib.sha256(canonical).digest()
 
 

@@ -51,7 +51,9 @@ async def send(request: web.Request, replies: Replies, *, padded: bool = False) 
         FIRST_EVENT_SECONDS.observe(stream.heartbeat.last_write - request[STARTED_AT])
         await stream.write(first.events)
         broken_by = TurnInterrupted() if stream.held else await _copy(replies, stream, request.app[DRAIN])
-    return await stream.end(() if stream.tape.ended else (stream.tape.failed(broken_by),))
+        if not stream.tape.ended:
+            await stream.write((stream.tape.failed(broken_by),))
+    return stream.response
 
 
 async def _copy(replies: Replies, stream: "Stream", drain: Drain) -> ServiceError:
@@ -79,7 +81,7 @@ async def replay(request: web.Request, events: Iterable[Event], *, padded: bool 
     """Streams events that are there already."""
     async with open_stream(request, padded=padded) as stream:
         await stream.write(events)
-    return await stream.end()
+    return stream.response
 
 
 @dataclass(slots=True)
@@ -99,23 +101,25 @@ class Stream:
         else:
             await self.response.write(piece)
 
-    async def end(self, events: Iterable[Event] = ()) -> web.StreamResponse:
-        """Writes the last events, and that there are no more."""
+    async def end(self) -> None:
+        """Writes what was held, and that there is no more."""
         # Some clients hang up as soon as they have the terminal event.
         with suppress(ConnectionError):
-            await self.response.write_eof(self.held + self.tape.framed(events) + DONE)
-        return self.response
+            await self.response.write_eof(self.held + DONE)
 
 
 @asynccontextmanager
 async def open_stream(request: web.Request, *, padded: bool) -> AsyncIterator[Stream]:
-    """Begins an answer of events; while the context is open, silence is filled and a client that takes nothing is cut off."""
+    """Begins an answer of events, and ends it; meanwhile silence is filled, and a client that takes nothing is cut off to the last byte."""
     settings = request.app[EDGE_SETTINGS]
     tape = request[TAPE] = Tape(padded=padded)
     response = StreamedAnswer(headers=HEADERS)
     await response.prepare(request)
-    with ClientWatch(request, settings.client_timeout_seconds), Heartbeat(response, settings.keep_alive_seconds) as heartbeat:
-        yield Stream(response, tape, heartbeat)
+    with ClientWatch(request, settings.client_timeout_seconds):
+        with Heartbeat(response, settings.keep_alive_seconds) as heartbeat:
+            stream = Stream(response, tape, heartbeat)
+            yield stream
+        await stream.end()
     EVENT_GAP_SECONDS.observe(heartbeat.longest_silence)
     STREAM_BYTES.inc(request.writer.output_size)
 

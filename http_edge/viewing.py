@@ -43,7 +43,7 @@ async def _copied(request: web.Request, replies: Replies, padded: bool) -> web.S
                 stream.heartbeat.touch()
                 await stream.write(reply.events)
                 reply = None if stream.tape.ended else await anext(replies, None)
-        return await stream.end()
+        return stream.response
     finally:
         first.cancel()
         await asyncio.wait({first})

@@ -5,6 +5,7 @@ and when the time to finish is over (its turns end in `response.failed`).
 """
 
 import asyncio
+from contextlib import suppress
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -33,11 +34,13 @@ async def serve(request: web.Request, websocket: web.WebSocketResponse[bool]) ->
             lanes = Lanes(request, wire.send, shelf, tasks)
             ending = tasks.create_task(_end_in_time(request, wire, lanes))
             try:
-                await _read(request, wire, lanes)
+                with suppress(ConnectionError):  # the client has left, which is no error
+                    await _read(request, wire, lanes)
             except asyncio.CancelledError:
                 if not request.app[DRAIN].takes_back_cancel():
                     raise
-                await lanes.interrupt(ServerShutdown())
+                with suppress(ConnectionError):
+                    await lanes.interrupt(ServerShutdown())
             if not lanes.closed:
                 ending.cancel()
             lanes.cancel()

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 
 from http_edge.app import open_edge
 from http_edge.settings import EdgeSettings, Settings
-from svckit.errors import ServiceError
+from svckit.errors import RemoteError, ServiceError
 from svckit.grpc_server import Services, add_health
 from svckit.local_channel import LocalChannel
 from svckit.settings import GrpcSettings
@@ -105,6 +105,7 @@ class FakeHistory(Played, history_pb2_grpc.HistoryServiceServicer):
         self.asked: list[object] = []
         self.looked_up = asyncio.Event()
         self.error: Exception | None = None
+        self.loses_claims = False
         self.watch: WatchScript = lambda request: playing()
         self.is_serving = True
 
@@ -137,6 +138,8 @@ class FakeHistory(Played, history_pb2_grpc.HistoryServiceServicer):
         held = self.keys.setdefault((request.owner, request.key), request)
         if held.request_hash != request.request_hash:
             raise KeyMismatch()
+        if self.loses_claims:
+            raise RemoteError(StatusCode.INTERNAL, "internal_error", "Its answer was lost.")
         return history_pb2.ClaimIdempotencyKeyReply(granted=held is request, response_id=held.response_id)
 
     async def GetConversation(self, request, context):

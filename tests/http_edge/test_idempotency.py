@@ -177,6 +177,16 @@ async def test_a_refused_first_leaves_its_key_free(house: House) -> None:
     assert REPEATS.labels("rerun")._value.get() == before + 2
 
 
+async def test_a_claim_that_nobody_was_told_of_leaves_its_key_free(house: House) -> None:
+    """It was stored, and its answer was lost: nothing has begun under it."""
+    house.history.loses_claims = True
+    assert (await create(house))[0] == 500
+    house.history.loses_claims = False
+    house.orchestrator.create = storing(house)
+    assert (await create(house))[0] == 200
+    assert len(house.orchestrator.turns) == 1
+
+
 async def test_of_many_repeats_of_a_refused_first_only_one_runs(house: House) -> None:
     house.orchestrator.create = lambda request: playing(RemoteError(StatusCode.RESOURCE_EXHAUSTED, "rate_limit_exceeded", "Slower."))
     assert (await create(house))[0] == 429
@@ -220,6 +230,12 @@ async def test_what_is_not_stored_cannot_have_a_key_unless_it_is_passed_on(house
     [relayed] = house.orchestrator.relayed
     assert passed_on.status == 200
     assert ("idempotency-key", "key-1") in {(header.name, header.value) for header in relayed.headers}
+
+
+async def test_a_number_that_no_number_can_be_is_refused_with_a_key(house: House) -> None:
+    answer = await house.create(b'{"model":"m","input":"x","y":1e999}', headers=KEY)
+    assert (answer.status, (await answer.json())["error"]["code"]) == (400, "invalid_request")
+    assert house.orchestrator.turns == []
 
 
 async def test_a_deeply_nested_request_with_a_key_is_refused(house: House) -> None:

@@ -7,7 +7,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from http_edge.metrics import REQUESTS
+from http_edge.metrics import IN_FLIGHT, REQUESTS
 from tests.http_edge.fake_services import House, chunk, for_ever, head, open_house, playing, turn, within
 
 STREAM = {"model": "m", "input": "hi", "stream": True}
@@ -76,6 +76,23 @@ async def test_a_client_that_takes_no_byte_has_left(path: str) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.pause_reading()
         await within(call.cancelled)
+        writer.transport.abort()
+
+
+async def test_a_client_that_takes_no_byte_of_the_last_event_has_left() -> None:
+    """The terminal event repeats the whole answer, and is the largest."""
+    async with open_house(client_timeout_seconds=0.3) as house:
+        last = turn("x" * 20_000_000)[-1]
+        house.orchestrator.create = lambda request: playing(*turn("Hello")[:2], last)
+        before = IN_FLIGHT._value.get()
+        reader, writer = await asyncio.open_connection("127.0.0.1", house.port, limit=1024)
+        writer.write(_post(STREAM))
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()
+        await within(house.orchestrator.calls[0].finished)
+        async with asyncio.timeout(5):
+            while IN_FLIGHT._value.get() > before:
+                await asyncio.sleep(0.01)
         writer.transport.abort()
 
 

@@ -8,6 +8,7 @@ import struct
 import aiohttp
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from http_edge.metrics import RETAINED_BYTES, WEBSOCKETS
 from tests.http_edge.fake_services import House, for_ever, open_house, playing, turn, within
@@ -284,6 +285,19 @@ async def test_a_flood_of_nonsense_ends_with_the_client_and_hurts_nobody_else() 
         with pytest.raises(ConnectionError):
             await _flood(raw, house)
         await none_left()
+
+
+async def test_a_client_that_leaves_while_it_is_told_of_its_nonsense_is_no_failure(house: House) -> None:
+    with capture_logs() as entries:
+        for _ in range(20):
+            raw = RawSocket()
+            await raw.open(house)
+            for _ in range(50):
+                raw.send(b"nonsense")
+            await asyncio.sleep(0)
+            raw.writer.transport.abort()
+            await none_left()
+    assert [entry for entry in entries if entry["log_level"] == "error"] == []
 
 
 async def test_a_slow_client_that_goes_on_taking_bytes_stays() -> None:

@@ -1,4 +1,4 @@
-"""Reading what is stored, for every store of this room: statements by name, lists of ranges, pages. Nothing here writes."""
+"""Running statements, for every store of this room: by name, once more for the later of two equal writes, and ranges as pages."""
 
 from collections.abc import Sequence
 from typing import TypeAlias

@@ -1,4 +1,4 @@
-"""The store of responses, their items and their claims: each method is one transaction, or reads what no transaction changes.
+"""The store of responses, their items, claims and idempotency keys: each method is one transaction, or reads what no transaction changes.
 
 Values in, values out; no protos, no SQL. An id that belongs to another owner is treated like one that is not there. Conversations, turns
 that wait, and event logs have stores of their own.
@@ -180,7 +180,7 @@ class Store:
 
     async def claim_call(self, owner: str, claim_id: str, response_id: str) -> ClaimState:
         """Claims a call that may run once; says what came of the claim that was first."""
-        key = _claim_key(owner, claim_id, response_id)
+        key = _place_of_claim(owner, claim_id, response_id)
         claimed = await self._pools.commit.run(lambda connection: rows(connection, "claim_call", key))
         if not claimed:
             raise ClaimNotFound(claim_id=claim_id, response_id=response_id)
@@ -188,7 +188,7 @@ class Store:
 
     async def settle_claim(self, owner: str, claim_id: str, response_id: str, outcome: bytes) -> None:
         """Records what became of a claimed call; a second outcome changes nothing."""
-        values = {**_claim_key(owner, claim_id, response_id), "outcome": outcome}
+        values = {**_place_of_claim(owner, claim_id, response_id), "outcome": outcome}
         if not await self._pools.commit.run(lambda connection: rows(connection, "settle_claim", values)):
             raise ClaimNotFound(claim_id=claim_id, response_id=response_id)
 
@@ -251,7 +251,7 @@ _REFUSALS: dict[str, type[ServiceError]] = {
 }
 
 
-def _claim_key(owner: str, claim_id: str, response_id: str) -> Values:
+def _place_of_claim(owner: str, claim_id: str, response_id: str) -> Values:
     """What leads to a claim's row."""
     tree_key = tree_key_of(claim_id)
     if tree_key is None:

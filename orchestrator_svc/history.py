@@ -54,6 +54,7 @@ _UNKNOWN_OUTCOME = (
 # Codes of a save that failed: nobody knows whether it was made; another process has the turn now.
 OUTCOME_UNKNOWN = "storage_outcome_unknown"
 LEASE_LOST = "lease_lost"
+NOT_WRITTEN = SaveFailed(LEASE_LOST, "The turn has passed to another process.")
 
 log = get_logger(__name__)
 
@@ -223,7 +224,7 @@ class History:
                 told = "The response may or may not have been stored; ask for it by its id."
                 return SaveFailed(OUTCOME_UNKNOWN, told, is_passing=True)
             if error.reason == LEASE_LOST:
-                return SaveFailed(LEASE_LOST, "The turn has passed to another process.")
+                return NOT_WRITTEN
             is_passing = error.status is grpc.StatusCode.RESOURCE_EXHAUSTED
             return SaveFailed("storage_failed", "The response could not be stored.", is_passing=is_passing)
 

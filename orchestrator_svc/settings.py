@@ -91,13 +91,13 @@ class WebSearchSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class McpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[mcp]`: the bounds of what MCP servers may cost. A session that nobody uses is closed after `idle_seconds`.
 
-    `list_lifetime_seconds` is how long a server's list of tools is believed. A result is read up to
-    `max_result_bytes`; what comes after is cut.
+    `list_lifetime_seconds` is how long a server's list of tools is believed. Over HTTP a result is read up to `max_result_bytes`; what
+    comes after is cut. The timeouts are below those that `[orchestrator]` has for every tool, so that a server's own failure is what is told.
     """
 
     connect_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0
-    list_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0
-    call_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+    list_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 25.0
+    call_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 55.0
     list_lifetime_seconds: Annotated[float, msgspec.Meta(ge=0)] = 300.0
     idle_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
     max_sessions: Annotated[int, msgspec.Meta(ge=1)] = 200

@@ -24,6 +24,7 @@ from orchestrator_svc.request import TurnRequest, engine_fields
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
 from orchestrator_svc.turn.actions import CallModel
 from orchestrator_svc.turn.events import (
+    ITEM_OF,
     AnnotationAdded,
     ItemFinished,
     ItemStarted,
@@ -212,14 +213,7 @@ _DELTAS = {
     "response.reasoning_summary_text.delta": PartKind.SUMMARY,
     "response.function_call_arguments.delta": PartKind.ARGUMENTS,
 }
-_ITEM_TYPES = {
-    PartKind.TEXT: "message",
-    PartKind.REFUSAL: "message",
-    PartKind.REASONING: "reasoning",
-    PartKind.SUMMARY: "reasoning",
-    PartKind.ARGUMENTS: "function_call",
-}
-_KNOWN_ITEMS = frozenset(_ITEM_TYPES.values())
+_KNOWN_ITEMS = frozenset(ITEM_OF.values())
 _TERMINAL = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
 
 
@@ -288,7 +282,7 @@ class Translator:
     def _delta(self, wire: _WireEvent, kind: PartKind) -> list[ModelEvent]:
         if not isinstance(wire.delta, str):
             return []
-        tracked = self._find(wire, _ITEM_TYPES[kind]) or self._track(_ITEM_TYPES[kind], wire.item_id, wire.output_index)
+        tracked = self._find(wire, ITEM_OF[kind]) or self._track(ITEM_OF[kind], wire.item_id, wire.output_index)
         text = self._joined(tracked, wire.delta)
         part = (wire.summary_index or 0) if kind is PartKind.SUMMARY else _part_of(tracked, wire.content_index)
         return [PartDelta(tracked.key, kind, part, text, _logprobs(wire))] if text else []

@@ -21,7 +21,7 @@ from prometheus_client import Counter, Gauge
 from structlog.contextvars import bind_contextvars
 
 from orchestrator_svc.errors import ShuttingDown
-from orchestrator_svc.history import LEASE_LOST, History
+from orchestrator_svc.history import LEASE_LOST, NOT_WRITTEN, History
 from orchestrator_svc.request import Asked
 from orchestrator_svc.settings import OrchestratorSettings
 from orchestrator_svc.turn.actions import Record, StreamEvent
@@ -49,8 +49,6 @@ KEEP_SECONDS = 2.0
 _LONGEST_POLL_SECONDS = 15.0
 _LAST_WORDS_SECONDS = 5.0
 _SAVE_PAUSE_SECONDS = 1.0
-
-_NOT_WRITTEN = SaveFailed(LEASE_LOST, "The turn has passed to another process.")
 
 log = get_logger(__name__)
 
@@ -264,7 +262,7 @@ class Tenure:
         """Stores the turn, unless this process may not: that its task is cancelled for another reason is no end of the turn."""
         if self._is_over or (record.status == "cancelled" and self._cancelled is None):
             refused: asyncio.Future[Saved | SaveFailed] = asyncio.get_running_loop().create_future()
-            refused.set_result(_NOT_WRITTEN)
+            refused.set_result(NOT_WRITTEN)
             return refused
         self._is_ending = not record.resume_state
         return self._tasks.start(self._saved(turn, record), "save a background turn")

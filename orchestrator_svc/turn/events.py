@@ -25,6 +25,16 @@ class PartKind(Enum):
     ARGUMENTS = "arguments"
 
 
+# The type of the item that each kind of text belongs to.
+ITEM_OF = {
+    PartKind.TEXT: "message",
+    PartKind.REFUSAL: "message",
+    PartKind.REASONING: "reasoning",
+    PartKind.SUMMARY: "reasoning",
+    PartKind.ARGUMENTS: "function_call",
+}
+
+
 class ItemStarted(Struct, frozen=True):
     """The model begins an item; `type` is message, reasoning or function_call."""
 

@@ -34,7 +34,7 @@ from orchestrator_svc.tools.base import ListedTool, ToolCall, ToolResult
 from orchestrator_svc.turn import parts, shapes
 from orchestrator_svc.turn.actions import StreamEvent
 from orchestrator_svc.turn.citations import citations_in
-from orchestrator_svc.turn.events import AnnotationAdded, ItemFinished, ItemStarted, ModelEvent, PartDelta, PartKind
+from orchestrator_svc.turn.events import ITEM_OF, AnnotationAdded, ItemFinished, ItemStarted, ModelEvent, PartDelta, PartKind
 from orchestrator_svc.turn.parts import Part, text_in
 from orchestrator_svc.turn.written import (
     OpenItem,
@@ -196,7 +196,7 @@ class _Pen:
 
     def _deltas(self, run: list[PartDelta]) -> None:
         first = run[0]
-        item = self.open.get(first.key) or OpenItem(first.key, parts.ITEM_OF[first.kind])
+        item = self.open.get(first.key) or OpenItem(first.key, ITEM_OF[first.kind])
         if item.final is None:
             self._keep(self._shown(item, run))
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from orchestrator_svc.items import JsonObject, encode
 from orchestrator_svc.turn.actions import StreamEvent
-from orchestrator_svc.turn.events import PartDelta, PartKind
+from orchestrator_svc.turn.events import ITEM_OF, PartDelta, PartKind
 from orchestrator_svc.turn.shapes import Shape
 
 
@@ -32,13 +32,6 @@ class Part(Struct, frozen=True):
     annotations: tuple[JsonObject, ...] = ()
 
 
-ITEM_OF = {
-    PartKind.TEXT: "message",
-    PartKind.REFUSAL: "message",
-    PartKind.REASONING: "reasoning",
-    PartKind.SUMMARY: "reasoning",
-    PartKind.ARGUMENTS: "function_call",
-}
 LIST_OF = {
     PartKind.TEXT: "content",
     PartKind.REFUSAL: "content",

@@ -107,7 +107,7 @@ async def test_a_setting_that_is_not_known_stops_the_start_by_name(tmp_path: Pat
     async with process(tmp_path, TURNKEEP_HISTORY_RETENTION="7") as (running, _):
         _, errors = await running.communicate()
 
-    assert running.returncode == 1
+    assert running.returncode == 2
     assert b"retention" in errors
     assert b"Traceback" not in errors
 

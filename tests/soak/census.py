@@ -23,7 +23,7 @@ CHECKED_ROWS = {
 TOLD_ROWS = {
     "claims not settled": "select count(*) from claim where settled_at is null",
     "claims not settled, of completed turns": """
-        select count(*) from claim c join response r on r.tree_key = c.tree_key and r.response_id = c.response_id
+        select count(*) from claim c join response r on r.tree_key = c.tree_key and r.response_id = split_part(c.response_id, '/', 1)
         where c.settled_at is null and r.status = 'completed'""",
     "trees": "select count(*) from tree",
 }

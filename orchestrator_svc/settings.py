@@ -92,7 +92,7 @@ class McpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[mcp]`: the bounds of what MCP servers may cost. A session that nobody uses is closed after `idle_seconds`.
 
     `list_lifetime_seconds` is how long a server's list of tools is believed. Over HTTP a result is read up to `max_result_bytes`; what
-    comes after is cut. The timeouts are below those that `[orchestrator]` has for every tool, so that a server's own failure is what is told.
+    comes after is cut. The timeouts are below those that `[orchestrator]` has for every tool, so that a server's own failure is told.
     """
 
     connect_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0

@@ -1,7 +1,7 @@
 """The tool `mcp`: the tools of MCP servers, listed and called by the gateway.
 
 This file says what a listing and a result are to a turn: which tools there are, what the model reads, what the client sees. Who may call
-what, and whether somebody must approve it first, stands in `table`; how a server is reached, in `mcp_endpoint`, `mcp_sessions`, `mcp_http`.
+what, and whether somebody must approve it first, stands in `table`; how a server is reached, in `mcp_sessions`.
 """
 
 import asyncio

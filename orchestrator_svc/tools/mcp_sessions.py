@@ -10,26 +10,22 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import os
 import ssl
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
-from types import TracebackType
-from typing import Self, TextIO, TypeVar
+from typing import TypeVar
 
 import httpx2
 import mcp_types as types
-from mcp import Client, MCPError, StdioServerParameters
-from mcp.client._transport import ReadStream, TransportStreams, WriteStream
+from mcp import Client, StdioServerParameters
+from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter
 
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.outbound import Guard
@@ -40,26 +36,20 @@ from orchestrator_svc.tools.mcp_endpoint import Endpoint
 from orchestrator_svc.tools.mcp_http import (
     CONNECTION_LOST,
     EXCHANGE,
-    TOO_LARGE,
     Exchange,
     McpFailed,
     SessionTransport,
     connection_lost,
-    http_error,
-    not_mcp,
     timed_out,
-    unreachable,
 )
+from orchestrator_svc.tools.mcp_requests import all_tools, call, translated
+from orchestrator_svc.tools.mcp_streams import Reads, Writes, nowhere, settle
 from svckit.lifecycle import Background
 from svckit.logs import get_logger
-
-MAX_PAGES = 100
-MAX_TOOLS = 2000
 
 # How long leaving a client may take: the SDK gives a command two seconds to end by itself, two to be asked to, and two to be made to.
 _CLOSE_SECONDS = 8.0
 _MAX_CONNECTIONS = 100
-_MAX_MESSAGE_CHARS = 1000
 # What an older server answers to the newer transport, by the specification: then it is tried with the older one.
 _NOT_THIS_TRANSPORT = (400, 404, 405)
 # The SDK refuses a larger event of the older transport, and ends the session.
@@ -106,7 +96,7 @@ class McpSessions:
         """All tools that the server lists, page after page. Raises ToolFailed."""
 
         async def work(client: Client) -> tuple[types.Tool, ...]:
-            return await _all_tools(client, self.settings.max_result_bytes)
+            return await all_tools(client, self.settings.max_result_bytes)
 
         return await self._perform(endpoint, work, self.settings.list_timeout_seconds)
 
@@ -114,7 +104,7 @@ class McpSessions:
         """Calls a tool, at most once. Raises ToolFailed."""
 
         async def work(client: Client) -> types.CallToolResult:
-            return await _call(client, name, arguments, self.settings.max_result_bytes)
+            return await call(client, name, arguments, self.settings.max_result_bytes)
 
         return await self._perform(endpoint, work, self.settings.call_timeout_seconds)
 
@@ -234,7 +224,7 @@ class _Session:
 
     def stop(self) -> None:
         """Closes the session."""
-        _settle(self._asked_to_stop)
+        settle(self._asked_to_stop)
 
     async def run(self, work: Callable[[Client], Awaitable[T]], exchange: Exchange) -> T:
         """The result of one piece of work. Raises ToolFailed, and _NeverRan where it may be tried again.
@@ -282,7 +272,7 @@ class _Session:
         if exchange.failed.done():
             return exchange.failed.result()
         if error is not None:
-            return _translated(error, exchange, self.endpoint)
+            return translated(error, exchange, self.endpoint)
         if exchange.deadline <= self._loop.time() and not self._over.done():
             return timed_out(exchange.sent)
         return connection_lost()
@@ -307,7 +297,7 @@ class _Session:
         self._sessions.forget(self, is_over=True)
         if not self._opened.done():
             self._opened.set_result(failure)
-        _settle(self._over)
+        settle(self._over)
 
     async def _live_over(self, transport: str, exchange: Exchange) -> ToolFailed:
         """Lives over one transport. What it returns says why it did not open; a session that was open has told its users already."""
@@ -395,7 +385,7 @@ class _Session:
     async def _streams(self, transport: str) -> AsyncIterator[TransportStreams]:
         opened = self._command() if transport == "stdio" else self._sse() if transport == "sse" else self._streamable_http()
         async with opened as (reads, writes):
-            yield _Reads(reads, self._closed), _Writes(writes)
+            yield Reads(reads, self._closed), Writes(writes)
 
     @asynccontextmanager
     async def _command(self) -> AsyncIterator[TransportStreams]:
@@ -405,8 +395,8 @@ class _Session:
             env=dict(self.endpoint.environment),
             encoding_error_handler="replace",
         )
-        with _nowhere() as nowhere:
-            async with stdio_client(server, errlog=nowhere) as streams:
+        with nowhere() as silence:
+            async with stdio_client(server, errlog=silence) as streams:
                 yield streams
 
     @asynccontextmanager
@@ -437,147 +427,8 @@ class _Session:
         )
 
 
-class _Reads:
-    """The SDK's stream of what a server says; knows when it has ended."""
-
-    def __init__(self, inner: ReadStream[SessionMessage | Exception], closed: asyncio.Future[None]) -> None:
-        self._inner = inner
-        self._closed = closed
-
-    @property
-    def last_context(self) -> contextvars.Context | None:
-        """The context in which the last message was sent, where the stream knows."""
-        return getattr(self._inner, "last_context", None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        return await self._inner.receive()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        return await self._inner.__anext__()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        _settle(self._closed)
-        return await self._inner.__aexit__(kind, error, trace)
-
-
-class _Writes:
-    """The SDK's stream of what is said to a server; notes on the exchange that something was."""
-
-    def __init__(self, inner: WriteStream[SessionMessage]) -> None:
-        self._inner = inner
-
-    async def send(self, item: SessionMessage, /) -> None:
-        exchange = EXCHANGE.get()
-        if exchange is not None:
-            exchange.sent = True
-        await self._inner.send(item)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        return await self._inner.__aexit__(kind, error, trace)
-
-
-def _nowhere() -> TextIO:
-    """Where a command's own log goes: it may hold anything."""
-    return open(os.devnull, "w")
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-# Requests.
-
-
 async def _outcome(work: Callable[[Client], Awaitable[T]], client: Client) -> T | _Raised:
     try:
         return await work(client)
     except (Exception, BaseExceptionGroup) as exc:
         return _Raised(exc)
-
-
-async def _all_tools(client: Client, max_bytes: int) -> tuple[types.Tool, ...]:
-    found: dict[str, types.Tool] = {}
-    cursors: set[str] = set()
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        for tool in page.tools:
-            found.setdefault(tool.name, tool)
-        cursor = page.next_cursor
-        if cursor is None:
-            return tuple(found.values())
-        exchange = EXCHANGE.get()
-        if cursor in cursors or len(found) > MAX_TOOLS or (exchange is not None and exchange.received > max_bytes):
-            break
-        cursors.add(cursor)
-    raise McpFailed("The MCP server's list of tools is too long, or does not end.", TOO_LARGE)
-
-
-async def _call(client: Client, name: str, arguments: JsonObject, max_bytes: int) -> types.CallToolResult:
-    request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
-    try:
-        result = await client.session.send_request(request, _RESULT)
-    except MCPError as exc:
-        if exc.code != types.HEADER_MISMATCH:
-            raise
-        # Refused before it ran: some headers of a call repeat arguments, as the listing says, and this session has none or an old one.
-        await _all_tools(client, max_bytes)
-        result = await client.session.send_request(request, _RESULT)
-    if isinstance(result, types.InputRequiredResult):
-        raise McpFailed("The tool asks a person for input, which cannot be given here.", types.INVALID_REQUEST)
-    return result
-
-
-# Not the SDK's own `call_tool`: it lists the tools again for each that the session has not listed, to check results against their schema.
-_RESULT: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
-
-
-def _translated(error: BaseException, exchange: Exchange, endpoint: Endpoint) -> ToolFailed:
-    """What became of a request, in words that quote nothing but the message of a JSON-RPC error, without the credentials."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, ToolFailed):
-        return error
-    if isinstance(error, TimeoutError):
-        return timed_out(exchange.sent)
-    if isinstance(error, OSError) and endpoint.command:
-        return McpFailed("The command of the MCP server cannot be started.", CONNECTION_LOST)
-    if exchange.status >= 300 and not _is_refusal(error, exchange.status):
-        return http_error(exchange.status)
-    if not isinstance(error, MCPError) or error.code == types.PARSE_ERROR or error.message.startswith(_NO_ANSWER):
-        return not_mcp()
-    if error.code == types.CONNECTION_CLOSED and error.message.startswith(_LOST):
-        return connection_lost() if exchange.sent else unreachable()
-    if error.code == types.REQUEST_TIMEOUT:
-        return timed_out(exchange.sent)
-    message = endpoint.redacted(error.message)[:_MAX_MESSAGE_CHARS]
-    return McpFailed(f"The MCP server refused the request: {message}", error.code)
-
-
-def _is_refusal(error: BaseException, status: int) -> bool:
-    """Whether an answer with an error status had a JSON-RPC error as its body, which says more than the status."""
-    return isinstance(error, MCPError) and status in (400, 404, 422) and not error.message.startswith(_NO_BODY)
-
-
-# How the SDK words what it found out by itself.
-_NO_BODY = ("Server returned an error response", "Session terminated", "Not Found")
-_NO_ANSWER = ("Unexpected content type", "server answered a request with 202")
-_LOST = ("Connection closed", "SSE stream")

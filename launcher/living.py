@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TypeVar
 
+from svckit.lifecycle import keep_what_is_here
+
 T = TypeVar("T")
 
 
@@ -30,6 +32,7 @@ async def live(stop: asyncio.Event, opening: AbstractAsyncContextManager[T], ann
 async def _life(stop: asyncio.Event, opening: AbstractAsyncContextManager[T], announce: Callable[[T], None], opened: asyncio.Event) -> None:
     async with opening as value:
         opened.set()
+        keep_what_is_here()
         announce(value)
         await stop.wait()
         print("Stopping: what runs may end first, for some seconds ...", file=sys.stderr, flush=True)

@@ -53,5 +53,6 @@ async def _serve(name: str, opening: AbstractAsyncContextManager[Room], metrics_
         if metrics_listen:
             await stack.enter_async_context(open_metrics_listener(metrics_listen))
         room = await stack.enter_async_context(opening)
+        lifecycle.keep_what_is_here()
         print(f"{name} serves at {room.address}", flush=True)
         await stop.wait()

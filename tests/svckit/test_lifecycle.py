@@ -34,6 +34,20 @@ def test_a_signal_asks_the_process_to_stop_and_a_second_one_changes_nothing(numb
     assert process.returncode == 0
 
 
+OPEN = """
+import gc
+from svckit.lifecycle import COLLECT_EVERY, keep_what_is_here
+
+keep_what_is_here()
+print(gc.get_freeze_count() > 10_000, gc.get_threshold()[0] == COLLECT_EVERY, len(gc.get_objects()) < 1_000)
+"""
+
+
+def test_what_an_open_process_is_made_of_is_collected_no_more() -> None:
+    told = subprocess.run([sys.executable, "-c", OPEN], capture_output=True, text=True, check=True)
+    assert told.stdout == "True True True\n"
+
+
 async def test_leaving_waits_for_background_tasks() -> None:
     done: list[str] = []
     gate = asyncio.Event()

@@ -7,6 +7,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from history_svc.columns import Blobs, Flags, Ints, Texts
+
 PIECE_BYTES = 64 * 1024
 MESSAGE_BYTES = 1024 * 1024
 
@@ -94,13 +96,13 @@ class NewItems:
     def columns(self) -> dict[str, object]:
         """The columns by the names that the statements know them under."""
         return {
-            "item_ids": self.ids,
-            "types": self.types,
-            "origins": self.origins,
-            "bodies": self.bodies,
-            "prompts": self.prompts,
-            "item_tokens": self.tokens,
-            "left_out": self.left_out,
+            "item_ids": Texts(self.ids),
+            "types": Texts(self.types),
+            "origins": Texts(self.origins),
+            "bodies": Blobs(self.bodies),
+            "prompts": Blobs(self.prompts),
+            "item_tokens": Ints(self.tokens),
+            "left_out": Flags(self.left_out),
         }
 
     def answered_calls(self) -> list[str]:
@@ -309,9 +311,9 @@ class KeyClaim(NamedTuple):
     seconds: int
 
 
-def columns_of(spans: Spans) -> tuple[list[int], list[int]]:
+def columns_of(spans: Spans) -> tuple[Ints, Ints]:
     """The first numbers and the ends of a list of spans."""
-    return [span.first for span in spans], [span.end for span in spans]
+    return Ints([span.first for span in spans]), Ints([span.end for span in spans])
 
 
 def spans_of(firsts: Sequence[int], ends: Sequence[int]) -> Spans:

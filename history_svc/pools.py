@@ -19,6 +19,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
+from history_svc.arrays import ADAPTERS
 from history_svc.errors import ConnectionLost, DatabaseUnavailable, HistoryOverloaded
 from history_svc.settings import HistorySettings
 from svckit.errors import ServiceError
@@ -56,7 +57,7 @@ class Pool:
         self._caring: set[asyncio.Task[None]] = set()
         self._pool = AsyncConnectionPool[Connection](
             settings.database_url,
-            kwargs=SESSION | LINK,
+            kwargs={**SESSION, **LINK, "context": ADAPTERS},
             min_size=1,
             max_size=size,
             open=False,

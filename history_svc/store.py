@@ -11,6 +11,7 @@ from psycopg.errors import NoDataFound
 from psycopg.rows import TupleRow
 
 from history_svc.bell import Bell
+from history_svc.columns import Texts
 from history_svc.errors import (
     ClaimNotFound,
     ContextTooLarge,
@@ -128,8 +129,8 @@ class Store:
             "inputs": turn.inputs,
             "status": turn.status,
             "model": turn.model,
-            "open_calls": turn.open_calls,
-            "closed_calls": turn.closed_calls,
+            "open_calls": Texts(turn.open_calls),
+            "closed_calls": Texts(turn.closed_calls),
             "body": turn.body,
             "carried": turn.carried,
             "resume_state": turn.resume_state,

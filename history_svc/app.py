@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psycopg import OperationalError
 
 from history_svc.migrations import migrate
-from history_svc.servicer import HistoryServicer
+from history_svc.servicer import MESSAGES, HistoryServicer
 from history_svc.settings import HistorySettings, Settings
 from history_svc.stores import open_stores
 from history_svc.sweep import keep_sweeping
@@ -42,7 +42,7 @@ async def open_history(settings: Settings) -> AsyncIterator[History]:
         await _migrate(settings.history)
     async with open_stores(settings.history) as stores, Background(grace=0) as background:
         services = Services(settings.grpc, log_fields=("owner", "response_id", "conversation_id"))
-        services.add(add_HistoryServiceServicer_to_server, HistoryServicer(stores, settings.history))
+        services.add(add_HistoryServiceServicer_to_server, HistoryServicer(stores, settings.history), MESSAGES)
         add_health(services, {SERVICE: stores.turns.is_alive})
         if settings.history.sweep_interval_seconds > 0:
             background.start(keep_sweeping(stores, settings.history.sweep_interval_seconds), "sweep")

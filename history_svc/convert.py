@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from history_svc.errors import InvalidRequest
 from history_svc.model import (
@@ -90,17 +91,34 @@ def page_request_of(request: pb.ListInputItemsRequest | pb.ListConversationItems
     return PageRequest(limit, _text(request.page_token, "after"), request.order != pb.ORDER_ASC)
 
 
-def context_replies(context: Context) -> Iterator[pb.LoadContextReply]:
-    """A context in messages of about 1 MiB, the first with the head."""
+@dataclass(frozen=True, slots=True)
+class ContextPart:
+    """A part of a context, with the fields of a `LoadContextReply`: a caller in this process reads it as one."""
+
+    head: pb.ContextHead | None
+    items: list[Piece]
+
+    def ByteSize(self) -> int:  # protobuf's name for it
+        """How large the message would be, or a little less."""
+        return sum(map(_piece_size, self.items))
+
+
+def context_parts(context: Context) -> Iterator[ContextPart]:
+    """A context in parts of about 1 MiB, the first with the head."""
     head: pb.ContextHead | None = _head(context)
     for pieces in in_groups(context.pieces, _piece_size):
-        reply = pb.LoadContextReply(head=head)
-        for prompt, origin in pieces:
-            reply.items.add(prompt=prompt, origin=origin)  # a list of messages would be copied once more, and dearly
-        yield reply
+        yield ContextPart(head, pieces)
         head = None
     if head is not None:
-        yield pb.LoadContextReply(head=head)
+        yield ContextPart(head, [])
+
+
+def context_reply(part: ContextPart) -> pb.LoadContextReply:
+    """A part as a message."""
+    reply = pb.LoadContextReply(head=part.head)
+    for prompt, origin in part.items:
+        reply.items.add(prompt=prompt, origin=origin)  # a list of messages would be copied once more, and dearly
+    return reply
 
 
 def commit_reply(saved: Saved) -> pb.CommitTurnReply:

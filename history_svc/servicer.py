@@ -2,18 +2,20 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import grpc
 
 from history_svc.budget import ByteBudget
 from history_svc.convert import (
+    ContextPart,
     additions_of,
     checked_owner,
     claim_of,
     claim_reply,
     commit_reply,
-    context_replies,
+    context_parts,
+    context_reply,
     conversation_message,
     events_of,
     found_replies,
@@ -43,6 +45,9 @@ from turnkeep.history.v1.history_pb2_grpc import HistoryServiceServicer
 Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
 
+MESSAGES = {ContextPart: context_reply}
+
+
 class HistoryServicer(HistoryServiceServicer):
     """`turnkeep.history.v1.HistoryService` over the stores of one database."""
 
@@ -65,8 +70,8 @@ class HistoryServicer(HistoryServiceServicer):
             else:
                 loaded = await self._turns.load_context(owner, request.response_id)
             held.shrink(loaded.bytes)
-            for reply in context_replies(loaded):
-                yield reply
+            for part in context_parts(loaded):
+                yield cast("pb.LoadContextReply", part)  # MESSAGES says what it is on a wire
 
     async def CommitTurn(self, request: pb.CommitTurnRequest, context: Context) -> pb.CommitTurnReply:
         return commit_reply(await self._turns.commit_turn(turn_of(request)))

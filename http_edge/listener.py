@@ -14,6 +14,7 @@ from http_edge.client_watch import ClientWatch
 from http_edge.drain import DRAIN
 from http_edge.errors import BadHttp, HeadersTooLarge, UnknownEncoding, error_response, from_aiohttp, masked
 from http_edge.settings import EdgeSettings
+from http_edge.streamed_answer import StreamedAnswer
 from svckit.errors import ServiceError
 from svckit.settings import SettingsError
 from svckit.telemetry import trace_of
@@ -114,6 +115,8 @@ class Connection(web.RequestHandler):
         """Sends an answer, for as long as the client takes it."""
         if isinstance(resp, web.HTTPException) and not resp.prepared:
             resp = _outside_of_routes(from_aiohttp(resp, request))
+        if isinstance(resp, StreamedAnswer):
+            return await super().finish_response(request, resp, start_time)  # it is sent, and was watched
         with ClientWatch(request, self._patience):
             return await super().finish_response(request, resp, start_time)
 

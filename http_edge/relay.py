@@ -6,6 +6,7 @@ to the gateway, stay behind.
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
 
 from aiohttp import web
 
@@ -16,6 +17,7 @@ from http_edge.metrics import RELAYED, RELAYED_BYTES
 from http_edge.middlewares import OWNER
 from http_edge.settings import EDGE_SETTINGS
 from http_edge.streamed_answer import StreamedAnswer
+from svckit.grpc_client import Replies
 from turnkeep.orchestrator.v1.orchestrator_pb2 import Header, RelayHead, RelayReply, RelayRequest
 
 HOP_BY_HOP = frozenset(
@@ -92,18 +94,26 @@ async def head_of(replies: AsyncIterator[RelayReply]) -> RelayHead:
     return first.head
 
 
-async def _answer(request: web.Request, head: RelayHead, replies: AsyncIterator[RelayReply]) -> web.StreamResponse:
+async def _answer(request: web.Request, head: RelayHead, replies: Replies[RelayReply]) -> web.StreamResponse:
     response = StreamedAnswer(status=head.status)
     for header in _shown(head.headers):
         response.headers.add(header.name, header.value)
     await response.prepare(request)
     RELAYED.labels(request.path, head.status).inc()
     with ClientWatch(request, request.app[EDGE_SETTINGS].client_timeout_seconds):
+        replies.hand_to(partial(_written_at_once, response))
         async for reply in replies:
             await response.write(reply.chunk)
         await response.write_eof()
     RELAYED_BYTES.inc(request.writer.output_size)
     return response
+
+
+def _written_at_once(response: StreamedAnswer, reply: RelayReply) -> bool:
+    if not response.flows:
+        return False
+    response.write_now(reply.chunk)
+    return True
 
 
 def _shown(headers: Iterable[Header]) -> Iterable[Header]:

@@ -22,6 +22,7 @@ from http_edge.settings import EDGE_SETTINGS
 from http_edge.streamed_answer import StreamedAnswer
 from http_edge.tape import TAPE, TERMINAL, Event, Tape, response_in
 from svckit.errors import ServiceError
+from svckit.grpc_client import Replies
 from turnkeep.orchestrator.v1.orchestrator_pb2 import CreateResponseReply
 
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -29,20 +30,23 @@ DONE = b"data: [DONE]\n\n"
 # No blank line behind it: a parser that saw one would dispatch an empty event.
 KEEP_ALIVE = b": keep-alive\n"
 
-Replies = AsyncIterator[CreateResponseReply]
 
-
-async def fold(replies: Replies) -> bytes:
+async def fold(replies: Replies[CreateResponseReply]) -> bytes:
     """The response object of the terminal event. Raises TurnInterrupted where there is none."""
     last = None
     async for reply in replies:
+        replies.hand_to(_is_under_way)
         last = reply
     if last is None or not last.events or last.events[-1].type not in TERMINAL:
         raise TurnInterrupted()
     return response_in(last.events[-1])
 
 
-async def send(request: web.Request, replies: Replies, *, padded: bool = False) -> web.StreamResponse:
+def _is_under_way(reply: CreateResponseReply) -> bool:
+    return not reply.events or reply.events[-1].type not in TERMINAL
+
+
+async def send(request: web.Request, replies: Replies[CreateResponseReply], *, padded: bool = False) -> web.StreamResponse:
     """Streams a turn. What fails before its first event is raised, for an HTTP status of its own."""
     first = await anext(replies, None)
     if first is None:
@@ -56,11 +60,11 @@ async def send(request: web.Request, replies: Replies, *, padded: bool = False) 
     return stream.response
 
 
-async def _copy(replies: Replies, stream: "Stream", drain: Drain) -> ServiceError:
+async def _copy(replies: Replies[CreateResponseReply], stream: "Stream", drain: Drain) -> ServiceError:
     """Copies events until the last one; gives what to blame should the turn not have ended by then."""
     try:
+        replies.hand_to(stream.take)
         async for reply in replies:
-            stream.heartbeat.touch()
             await stream.write(reply.events)
             if stream.held:
                 break
@@ -88,16 +92,28 @@ async def replay(request: web.Request, events: Iterable[Event], *, padded: bool 
 class Stream:
     """An answer of events that has begun; `held` is its last piece, once there is one."""
 
-    response: web.StreamResponse
+    response: StreamedAnswer
     tape: Tape
     heartbeat: "Heartbeat"
     held: bytes = b""
 
+    def take(self, reply: CreateResponseReply) -> bool:
+        """Writes the events of a reply at once, unless the client is behind or the last event is among them: those are `write`'s."""
+        events = reply.events
+        if not self.response.flows or self.tape.ended or events[-1].type in TERMINAL:
+            return False
+        self.heartbeat.touch()
+        self.response.write_now(self.tape.framed(events))
+        return True
+
     async def write(self, events: Iterable[Event]) -> None:
         """Writes the events as one piece. The piece with the terminal event waits for `end`, to leave in one send with it."""
+        self.heartbeat.touch()
         piece = self.tape.framed(events)
         if self.tape.ended:
             self.held += piece
+        elif self.response.flows:
+            self.response.write_now(piece)
         else:
             await self.response.write(piece)
 
@@ -131,13 +147,14 @@ class Heartbeat:
         self._response = response
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
         self._beat: asyncio.Task[None] | None = None
-        self.last_write = self._loop.time()
+        self.last_write = self._clock()
         self.longest_silence = 0.0
 
     def touch(self) -> None:
         """Something is written now."""
-        now = self._loop.time()
+        now = self._clock()
         silence, self.last_write = now - self.last_write, now
         if silence > self.longest_silence:
             self.longest_silence = silence

@@ -33,23 +33,22 @@ class Event(Protocol):
 
 
 class Tape:
-    """Gives events as they go out, and remembers as much of them as a made-up end needs. `padded`: with obfuscation in the deltas."""
+    """Gives events as they go out, and remembers as much of them as a made-up end needs. `padded`: with obfuscation in the deltas.
+
+    `ended`: the terminal event has gone by.
+    """
 
     def __init__(self, *, padded: bool = False) -> None:
         self._padded = padded
         self._first: Event | None = None
         self._last: Event | None = None
         self._items: list[bytes] = []
+        self.ended = False
 
     @property
     def begun(self) -> bool:
         """Has any event gone by?"""
         return self._last is not None
-
-    @property
-    def ended(self) -> bool:
-        """Has the terminal event gone by?"""
-        return self._last is not None and self._last.type in TERMINAL
 
     @property
     def has_failed(self) -> bool:
@@ -59,19 +58,22 @@ class Tape:
     def played(self, event: Event) -> bytes:
         """The event's data as it goes out."""
         kind, data = event.type, event.data
+        self._last = event
+        if kind.endswith(_DELTA):
+            return obfuscated(data) if self._padded else data
         if kind == ITEM_DONE:
             self._items.append(data)
-        self._last = event
+        self.ended = kind in TERMINAL
         if self._first is None:
             self._first = event
-        return obfuscated(data) if self._padded and kind.endswith(_DELTA) else data
+        return data
 
     def framed(self, events: Iterable[Event]) -> bytes:
         """The events as server-sent events, as one piece of bytes."""
-        parts: list[bytes] = []
+        pieces: list[bytes] = []
         for event in events:
-            parts += (b"event: ", event.type.encode(), b"\ndata: ", self.played(event), b"\n\n")
-        return b"".join(parts)
+            pieces.append(b"event: %b\ndata: %b\n\n" % (event.type.encode(), self.played(event)))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def failed(self, error: ServiceError) -> StreamEvent:
         """`response.failed` with the items so far, for a turn that broke off."""

@@ -40,7 +40,6 @@ async def _copied(request: web.Request, replies: Replies, padded: bool) -> web.S
         async with open_stream(request, padded=padded) as stream:
             reply = await first
             while reply is not None:
-                stream.heartbeat.touch()
                 await stream.write(reply.events)
                 reply = None if stream.tape.ended else await anext(replies, None)
         return stream.response

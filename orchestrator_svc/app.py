@@ -14,6 +14,7 @@ from orchestrator_svc.conversations import Conversations
 from orchestrator_svc.history import History
 from orchestrator_svc.providers.registry import open_provider
 from orchestrator_svc.request import CompactionRules
+from orchestrator_svc.servicer import MESSAGES
 from orchestrator_svc.servicer import Orchestrator as Servicer
 from orchestrator_svc.settings import Settings
 from orchestrator_svc.tools.registry import open_toolbox
@@ -66,7 +67,8 @@ async def open_orchestrator(settings: Settings, history: grpc.aio.Channel | None
         turns = BackgroundTurns(desk, opening, store, queue, settings.orchestrator)
         background = await stack.enter_async_context(turns)
         services = Services(settings.grpc, log_fields=("owner",))
-        services.add(add_OrchestratorServiceServicer_to_server, Servicer(desk, background, Conversations(store, rules.seals), provider))
+        servicer = Servicer(desk, background, Conversations(store, rules.seals), provider)
+        services.add(add_OrchestratorServiceServicer_to_server, servicer, MESSAGES)
         add_health(services, {SERVICE: provider.answers})
         address = None
         if settings.orchestrator.listen:

@@ -1,19 +1,22 @@
 """The gRPC face of the orchestrator: check, convert, call, convert back. Errors are raised; the guard translates them."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from typing import cast
 
 import grpc
 
 from orchestrator_svc.conversations import Conversations
 from orchestrator_svc.convert import asked_of, check_owner, check_relayed, item_of, queued_of, reply_of
 from orchestrator_svc.providers.base import Provider
+from orchestrator_svc.turn.actions import Batch
 from orchestrator_svc.turn.background import BackgroundTurns
 from orchestrator_svc.turn.desk import Desk
 from turnkeep.orchestrator.v1 import orchestrator_pb2 as wire
 from turnkeep.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 
 Context = grpc.aio.ServicerContext[object, object]
+
+MESSAGES = {Batch: reply_of}
 
 
 class Orchestrator(OrchestratorServiceServicer):
@@ -25,10 +28,9 @@ class Orchestrator(OrchestratorServiceServicer):
         self._conversations = conversations
         self._provider = provider
 
-    async def CreateResponse(self, request: wire.CreateResponseRequest, context: Context) -> AsyncGenerator[wire.CreateResponseReply, None]:
-        async with aclosing(self._desk.respond(asked_of(request))) as batches:
-            async for batch in batches:
-                yield reply_of(batch)
+    def CreateResponse(self, request: wire.CreateResponseRequest, context: Context) -> AsyncGenerator[wire.CreateResponseReply, None]:
+        # the batches as they are: MESSAGES says what each is on a wire
+        return cast("AsyncGenerator[wire.CreateResponseReply, None]", self._desk.respond(asked_of(request)))
 
     async def StartResponse(self, request: wire.StartResponseRequest, context: Context) -> wire.StartResponseReply:
         response_id, response = await self._background.start(queued_of(request))

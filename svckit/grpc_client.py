@@ -5,14 +5,16 @@ It is the same on a socket and on a `LocalChannel`. What is called, and which ca
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 import grpc
 
 from svckit.errors import RemoteError, error_of
 from svckit.grpc_server import CHANNEL_LIMITS, PING_SECONDS, read_file
+from svckit.local_channel import HandsOver
 from svckit.settings import GrpcSettings
 from svckit.telemetry import current_trace
 
@@ -81,27 +83,54 @@ class Caller:
     @asynccontextmanager
     async def stream(
         self, method: grpc.aio.UnaryStreamMultiCallable[Q, R], request: Q, deadline: float | None, idempotent: bool = False
-    ) -> AsyncIterator[AsyncIterator[R]]:
+    ) -> AsyncIterator["Replies[R]"]:
         """The replies to one request, as they come. Leaving the context early cancels the call; nothing is repeated after a first reply."""
-        async with aclosing(self._replies(method, request, _Attempts(deadline, idempotent))) as replies:
+        replies = Replies(partial(method, request, metadata=self._metadata()), _Attempts(deadline, idempotent))
+        try:
             yield replies
-
-    async def _replies(self, method: grpc.aio.UnaryStreamMultiCallable[Q, R], request: Q, attempts: "_Attempts") -> AsyncGenerator[R, None]:
-        metadata = self._metadata()
-        while True:
-            call = method(request, timeout=attempts.seconds_left(), metadata=metadata)
-            try:
-                async for reply in call:
-                    attempts.idempotent = False
-                    yield reply
-                return
-            except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
-                await attempts.pause_or_raise(error)
-            finally:
-                call.cancel()
+        finally:
+            replies.cancel()
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return self._credential + current_trace().metadata()
+
+
+class Replies(AsyncIterator[R]):
+    """The replies of one stream, to be read by one task."""
+
+    def __init__(self, begin: Callable[..., grpc.aio.UnaryStreamCall[Q, R]], attempts: "_Attempts") -> None:
+        self._begin = begin
+        self._attempts = attempts
+        self._call: grpc.aio.UnaryStreamCall[Q, R] | None = None
+        self._arriving: AsyncIterator[R]
+
+    async def __anext__(self) -> R:
+        while True:
+            if self._call is None:
+                self._call = self._begin(timeout=self._attempts.seconds_left())
+                self._arriving = aiter(self._call)
+            try:
+                reply = await anext(self._arriving)
+            except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+                self.cancel()
+                await self._attempts.pause_or_raise(error)
+                self._call = None
+            else:
+                self._attempts.idempotent = False
+                return reply
+
+    def hand_to(self, take: Callable[[R], bool]) -> None:
+        """After the first reply: each that is there is given to `take` at once, and comes to the reader only if `take` says False.
+
+        Only a service in the same process can do that; from others all replies come to the reader. `take` may not wait, and not raise.
+        """
+        if isinstance(self._call, HandsOver):
+            self._call.take = take
+
+    def cancel(self) -> None:
+        """No more replies."""
+        if self._call is not None:
+            self._call.cancel()
 
 
 class _Attempts:

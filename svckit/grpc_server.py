@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -51,6 +51,7 @@ RPC_SECONDS = Histogram("turnkeep_rpc_seconds", "Seconds that a gRPC handler too
 Handler: TypeAlias = "grpc.RpcMethodHandler[object, object]"
 Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 Probe: TypeAlias = Callable[[], Awaitable[bool]]
+Messages: TypeAlias = Mapping[type[Any], Callable[[Any], object]]
 S = TypeVar("S")
 _Unary: TypeAlias = "Callable[[object, Context], Awaitable[object]]"
 _Stream: TypeAlias = "Callable[[object, Context], AsyncGenerator[object, None]]"
@@ -69,9 +70,15 @@ class Services:
         self.closing = asyncio.Event()
         self._token = settings.token
         self._log_fields = log_fields
+        self._messages: Messages = {}
 
-    def add(self, register: Callable[[S, grpc.aio.Server], None], servicer: S) -> None:
-        """Registers a servicer with its generated function, which asks for a server but only registers handlers."""
+    def add(self, register: Callable[[S, grpc.aio.Server], None], servicer: S, messages: Messages | None = None) -> None:
+        """Registers a servicer with its generated function, which asks for a server but only registers handlers.
+
+        A handler may reply with a value of one of the types in `messages` in place of a message; it has the message's fields as far as they
+        are read, and `ByteSize`. Only where a reply is written to a wire is it made the message that `messages` makes of it.
+        """
+        self._messages = messages or {}
         register(servicer, cast("grpc.aio.Server", self))
 
     def names(self) -> set[str]:
@@ -82,7 +89,7 @@ class Services:
         """Called by generated code."""
         for name, handler in handlers.items():
             path = f"/{service}/{name}"
-            self.handlers[path] = _Guard(path, self._token, self._log_fields).around(handler)
+            self.handlers[path] = _Guard(path, self._token, self._log_fields, self._messages).around(handler)
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """Called by generated code, with the same handlers once more."""
@@ -137,15 +144,16 @@ class CallerLeft(ServiceError):
 class _Guard:
     """Stands around one method: admits, binds the trace, translates what is raised, measures."""
 
-    def __init__(self, path: str, token: str, log_fields: tuple[str, ...]) -> None:
+    def __init__(self, path: str, token: str, log_fields: tuple[str, ...], messages: Messages) -> None:
         self._path = path
+        self._messages = messages
         self._credential = f"Bearer {token}".encode() if token else b""
         self._log_fields = log_fields
         self._timers: dict[grpc.StatusCode, Histogram] = {}
 
     def around(self, handler: Handler) -> Handler:
         """The same handler behind the guard."""
-        codec = (handler.request_deserializer, handler.response_serializer)
+        codec = (handler.request_deserializer, self._writer(handler.response_serializer))
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(self._guarded(cast("_Unary", handler.unary_unary)), *codec)
         if handler.unary_stream:
@@ -153,6 +161,13 @@ class _Guard:
         if handler.stream_unary:
             return grpc.stream_unary_rpc_method_handler(self._guarded(cast("_Unary", handler.stream_unary)), *codec)
         return grpc.stream_stream_rpc_method_handler(self._guarded(_written(cast("_Stream", handler.stream_stream))), *codec)
+
+    def _writer(self, write: Callable[[object], bytes] | None) -> Callable[[object], bytes] | None:
+        """How replies are written to a wire."""
+        messages = self._messages
+        if write is None or not messages:
+            return write
+        return lambda reply: write(messages[type(reply)](reply) if type(reply) in messages else reply)
 
     def _guarded(self, serve: _Unary) -> _Unary:
         async def guarded(request: object, context: Context) -> object:

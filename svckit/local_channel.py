@@ -1,16 +1,17 @@
 """A channel to services in the same process: the surface of `grpc.aio.Channel` that generated stubs use, without a socket.
 
 A handler runs in a task of its own with an empty context. Request and replies pass by reference and must not change once they are handed
-over. What else crosses is what gRPC carries: metadata, deadline, cancellation and status. Calls that stream requests do not exist here.
+over; what its service makes a message only for a wire (`Services.add`) passes as it is. What else crosses is what gRPC carries: metadata,
+deadline, cancellation and status. Calls that stream requests do not exist here.
 """
 
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextvars import Context
 from types import TracebackType
-from typing import Never, Self, TypeAlias, TypeVar, cast
+from typing import Never, Protocol, Self, TypeAlias, TypeVar, cast
 
 import grpc
 from grpc import StatusCode
@@ -26,6 +27,22 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 Pairs: TypeAlias = grpc.aio.Metadata | Sequence[tuple[str, str | bytes]]
 Serve: TypeAlias = "Callable[[object, grpc.aio.ServicerContext[object, object]], Awaitable[object]]"
+
+
+class HandsOver:
+    """A stream of replies whose reader may have them the moment the handler gives them, instead of in its own turn.
+
+    `take` has each reply that would have to wait for its reader, and says whether it takes it; it runs in the handler's task.
+    """
+
+    take: Callable[..., bool] | None = None
+
+
+class _Sized(Protocol):
+    """What a reply can say of itself; the name is protobuf's."""
+
+    def ByteSize(self) -> int: ...
+
 
 _KEY = re.compile(r"[0-9a-z_.\-]+\Z")
 _TEXT = re.compile(r"[ -~]*\Z")
@@ -110,6 +127,12 @@ class _Route:
         self.path = path
         self.write_request = cast("Callable[[object], bytes]", write_request or bytes)
         self.read_reply = cast("Callable[[bytes], object]", read_reply or bytes)
+
+    def copied(self, handler: "grpc.RpcMethodHandler[object, object]", reply: object) -> object:
+        """The reply as the caller gets it: itself, or what a wire would have made of it."""
+        if not self.channel.copying:
+            return reply
+        return self.read_reply(cast("Callable[[object], bytes]", handler.response_serializer)(reply))
 
 
 class _UnaryUnary(grpc.aio.UnaryUnaryMultiCallable[Q, R]):
@@ -297,10 +320,10 @@ class _UnaryCall(_Call, grpc.aio.UnaryUnaryCall[Q, R]):
         reply = await cast("Serve", handler.unary_unary)(request, context)
         if context.status is not None and context.status is not StatusCode.OK:
             return None
-        written = cast("Callable[[object], bytes]", handler.response_serializer)(reply)
-        if len(written) > MAX_MESSAGE_BYTES:
-            return self._end(StatusCode.RESOURCE_EXHAUSTED, _too_large(len(written)))
-        self._reply = self._route.read_reply(written) if self._route.channel.copying else reply
+        size = cast("_Sized", reply).ByteSize()
+        if size > MAX_MESSAGE_BYTES:
+            return self._end(StatusCode.RESOURCE_EXHAUSTED, _too_large(size))
+        self._reply = self._route.copied(handler, reply)
         return None
 
     def __await__(self) -> Generator[None, None, R]:
@@ -310,34 +333,39 @@ class _UnaryCall(_Call, grpc.aio.UnaryUnaryCall[Q, R]):
         return cast("R", self._reply)
 
 
-class _StreamCall(_Call, grpc.aio.UnaryStreamCall[Q, R]):
+class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
     """Replies wait here until they are read: at most a window of them, then the handler waits."""
 
     def __init__(self, route: _Route, request: object, timeout: float | None, metadata: Pairs | None) -> None:
         self._unread: deque[tuple[object, int]] = deque()
         self._unread_bytes = 0
         self._room: asyncio.Future[None] | None = None
-        self._write_reply: Callable[[object], bytes]
+        self._is_copying = route.channel.copying
+        self._handler: grpc.RpcMethodHandler[object, object]
         super().__init__(route, request, timeout, metadata)
 
     async def _answer(self, handler: "grpc.RpcMethodHandler[object, object]", request: object, context: "_Context") -> None:
-        self._write_reply = cast("Callable[[object], bytes]", handler.response_serializer)
+        self._handler = handler
         await cast("Serve", handler.unary_stream)(request, context)
 
     async def put(self, message: object) -> None:
         if self._status is not None:
             raise asyncio.CancelledError
-        written = self._write_reply(message)
-        size = len(written)
+        size = cast("_Sized", message).ByteSize()
         if size > MAX_MESSAGE_BYTES:
             self.break_off(StatusCode.RESOURCE_EXHAUSTED, _too_large(size))
             raise asyncio.CancelledError
-        if self._route.channel.copying:
-            message = self._route.read_reply(written)
+        if self._is_copying:
+            message = self._route.copied(self._handler, message)
+        if self.take is not None and not self._unread and self.take(message):
+            return
         self._unread.append((message, size))
         self._unread_bytes += size
-        if self._news is not None:
-            self._wake()
+        news = self._news
+        if news is not None:
+            self._news = None
+            if not news.done():
+                news.set_result(None)
         if len(self._unread) >= WINDOW_MESSAGES or self._unread_bytes >= WINDOW_BYTES:
             self._room = self._loop.create_future()
             await self._room
@@ -350,7 +378,13 @@ class _StreamCall(_Call, grpc.aio.UnaryStreamCall[Q, R]):
             if self._status is not None:
                 self._raise_unless_ok()
                 raise StopAsyncIteration
-            await self._wait()
+            if self._news is None:
+                self._news = self._loop.create_future()
+            try:
+                await self._news
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
         message, size = self._unread.popleft()
         self._unread_bytes -= size
         if self._room is not None and len(self._unread) <= WINDOW_MESSAGES // 2 and self._unread_bytes <= WINDOW_BYTES // 2:
@@ -382,8 +416,8 @@ class _Context(grpc.aio.ServicerContext[object, object]):
         self.status: StatusCode | None = None
         self.status_details = ""
 
-    async def write(self, message: object) -> None:
-        await self._call.put(message)
+    def write(self, message: object) -> Coroutine[object, object, None]:
+        return self._call.put(message)
 
     async def read(self) -> Never:
         raise NotImplementedError("a local channel carries no streams of requests")

@@ -4,11 +4,11 @@ Each metric itself stands in the file that records it. Logs are `logs.py`; nothi
 """
 
 import re
-import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from secrets import token_hex
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
@@ -45,7 +45,7 @@ def trace_of(headers: Mapping[str, str]) -> Trace:
     request_id = headers.get(REQUEST_ID_KEY, "")
     traceparent = headers.get(TRACEPARENT_KEY, "")
     return Trace(
-        request_id if _REQUEST_ID.match(request_id) else f"req_{uuid.uuid4().hex}",
+        request_id if _REQUEST_ID.match(request_id) else f"req_{token_hex(16)}",
         traceparent if _TRACEPARENT.match(traceparent) else None,
     )
 

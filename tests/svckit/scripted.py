@@ -41,6 +41,16 @@ def texts(parts: list[Part]) -> list[str]:
     return [one.items[0].prompt.decode() for one in parts]
 
 
+class Words:
+    """A value that a handler gives in place of a message: it has its fields."""
+
+    def __init__(self, text: str) -> None:
+        self.items = part(text).items
+
+    def ByteSize(self) -> int:
+        return len(self.items[0].prompt)
+
+
 class ScriptedHistory(history_pb2_grpc.HistoryServiceServicer):
     """GetResponse answers with `unary`, LoadContext with `stream`."""
 
@@ -83,7 +93,7 @@ async def wired(way: str, *, settings: GrpcSettings | None = None, grace: float 
     """The scripted service reached in one of WAYS; `grace` is how long its stop waits for calls that run."""
     settings = settings or GrpcSettings()
     service, services = ScriptedHistory(), Services(settings, log_fields=("owner",))
-    services.add(history_pb2_grpc.add_HistoryServiceServicer_to_server, service)
+    services.add(history_pb2_grpc.add_HistoryServiceServicer_to_server, service, {Words: lambda words: Part(items=words.items)})
     async with AsyncExitStack() as client_side, AsyncExitStack() as server_side:
         if way in LOCAL_WAYS:
             local = LocalChannel(services, copying=way == "copying")

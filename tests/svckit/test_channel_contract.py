@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 from collections.abc import AsyncIterator
+from typing import cast
 
 import grpc
 import pytest
@@ -13,7 +14,7 @@ from svckit.grpc_client import Caller
 from svckit.grpc_server import MAX_MESSAGE_BYTES
 from svckit.settings import GrpcSettings
 from svckit.telemetry import Trace, bind_trace, current_trace
-from tests.svckit.scripted import LOCAL_WAYS, PATIENCE, WAYS, LoadRequest, Part, Reply, Request, Wired, part, soon, texts, wired
+from tests.svckit.scripted import LOCAL_WAYS, PATIENCE, WAYS, LoadRequest, Part, Reply, Request, Wired, Words, part, soon, texts, wired
 from turnkeep.history.v1.history_pb2 import DeleteResponseRequest
 
 MIB = 1024 * 1024
@@ -374,6 +375,75 @@ async def test_small_messages_without_a_reader_stop_the_handler(wire: Wired) -> 
         await anext(parts)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(flooded.wait(), 0.5)
+
+
+async def test_replies_are_handed_over_or_read_and_none_twice_or_out_of_order(wire: Wired) -> None:
+    """Whoever takes all it can gets the same from every channel; only where its replies come to it differs."""
+    told: list[str] = []
+    taken: list[str] = []
+
+    async def count(request: LoadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[Part]:
+        for number in range(300):
+            yield part(str(number))
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+
+    def take(one: Part) -> bool:
+        (said,) = texts([one])
+        if int(said) % 7 == 0:
+            return False
+        told.append(said)
+        taken.append(said)
+        return True
+
+    wire.service.stream = count
+    async with wire.load() as parts:
+        told += texts([await anext(parts)])
+        parts.hand_to(take)
+        async for one in parts:
+            told += texts([one])
+    assert told == [str(number) for number in range(300)]
+    assert bool(taken) == (wire.way in LOCAL_WAYS)
+
+
+async def test_what_waits_for_its_reader_is_not_overtaken_by_what_is_handed_over() -> None:
+    asked = asyncio.Event()
+
+    async def count(request: LoadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[Part]:
+        for number in range(3):
+            yield part(str(number))
+        await asked.wait()
+        for number in range(3, 6):
+            yield part(str(number))
+
+    async with wired("reference") as wire:
+        wire.service.stream = count
+        told: list[str] = []
+
+        def take(one: Part) -> bool:
+            told.extend(texts([one]))
+            return True
+
+        async with wire.load() as parts:
+            told += texts([await anext(parts)])
+            parts.hand_to(take)  # two messages wait already
+            asked.set()
+            await asyncio.sleep(0.01)
+            async for one in parts:
+                told += texts([one])
+    assert told == [str(number) for number in range(6)]
+
+
+async def test_a_value_in_place_of_a_message_is_made_one_where_it_is_written(wire: Wired) -> None:
+    async def values(request: LoadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[Part]:
+        yield cast("Part", Words("one"))
+        yield part("two")
+
+    wire.service.stream = values
+    parts = await wire.loaded()
+    assert [one.items[0].prompt for one in parts] == [b"one", b"two"]
+    assert isinstance(parts[0], Words) == (wire.way == "reference")
+    assert isinstance(parts[1], Part)
 
 
 async def test_a_request_past_64_mib_is_refused_and_the_channel_lives_on(wire: Wired) -> None:

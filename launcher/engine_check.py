@@ -39,7 +39,7 @@ async def engine_models(engine: EngineSettings, key: str) -> list[str]:
         async with (
             asyncio.timeout(PATIENCE_SECONDS),
             open_engine_http(engine, key, OrchestratorSettings()) as http,
-            http.send("GET", "/v1/models", {}, None) as response,
+            http.send("GET", "/v1/models", {}, ()) as response,
         ):
             status, body = response.status, await response.read()
     except (ServiceError, TimeoutError, ValueError) as exc:

@@ -80,9 +80,9 @@ class Prompts:
 
     prompts: tuple[tuple[bytes, str], ...]
 
-    def rendered(self, provider: str) -> bytes:
-        """The elements of a JSON array, as `provider` may see them."""
-        return b",".join(prompt for prompt, origin in self.prompts if prompt and origin in ("", provider))
+    def rendered(self, provider: str) -> tuple[bytes, ...]:
+        """The elements of a JSON array, in pieces of one or several, as `provider` may see them."""
+        return tuple(prompt for prompt, origin in self.prompts if prompt and origin in ("", provider))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class History:
         load = self._stub.LoadContext
         async with self._caller.stream(load, request, deadline=self._settings.load_timeout_seconds, idempotent=True) as replies:
             async for reply in replies:
-                if reply.HasField("head"):
+                if head is None:  # it is in the first
                     head = _head(request.response_id, reply.head)
                 prompts += [(item.prompt, item.origin) for item in reply.items]
         if head is None:

@@ -3,11 +3,13 @@
 This file is pure. Ranges of sampling parameters are the edge's and the engine's business; here stands what a turn itself must understand.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator_svc.context.compaction import DEFAULT_PROMPT
 from orchestrator_svc.context.sealing import Seals
@@ -89,8 +91,7 @@ class Parameters(msgspec.Struct, frozen=True):
     background: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionRules:
+class CompactionRules(msgspec.Struct, frozen=True):
     """How a turn's context is kept small; sizes are in tokens, 0 where there is none.
 
     Over `threshold` it is compacted, keeping messages up to `keep_share` of it, and again only once it has grown by `growth`. `only`: the
@@ -109,8 +110,7 @@ class CompactionRules:
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
+class TurnRequest(msgspec.Struct, frozen=True):
     """One turn as it was asked for, checked; `compaction` says how its context is kept small."""
 
     owner: str
@@ -214,7 +214,8 @@ def read_hindered(asked: Asked, rules: CompactionRules, new_id: Callable[[str], 
     """What is to be told of a request that was accepted and is not run: without tools, nothing in it depends on the configuration."""
     given = _decoded(asked.parameters, JsonObject)
     bare = {name: value for name, value in given.items() if name not in ("tools", "tool_choice")}
-    return replace(read_request(replace(asked, parameters=encode(bare)), ToolKinds({}), rules, new_id), echo=_echo(given))
+    request = read_request(dataclasses.replace(asked, parameters=encode(bare)), ToolKinds({}), rules, new_id)
+    return replace(request, echo=_echo(given))
 
 
 def engine_fields(

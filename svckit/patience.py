@@ -1,67 +1,42 @@
 """A bound on many short waits, one after the other, that costs next to nothing as long as none of them is too long.
 
 `asyncio.timeout` arms a timer for each wait and cancels it again, which is dear where waits end thousands of times a second. Here one
-timer serves all waits of a task: it is armed again when it fires, not when a wait begins.
+timer serves all waits: it is armed again when it fires, not when a wait begins.
 """
 
 import asyncio
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable
 
 
 class Patience:
-    """Used as a context manager around each wait, by one task at a time; raises TimeoutError from the block that takes too long.
+    """Calls `expired`, once, when a wait takes more than `seconds`. To be closed at the end.
 
-    Each wait may take `seconds`, which may change between waits, and none may go on after `until` (the event loop's time). To be closed
-    at the end.
+    Whoever waits sets `since` to the event loop's time before each wait, and to None after it.
     """
 
-    __slots__ = ("_cancelling", "_due", "_expired", "_loop", "_task", "_timer", "_until", "seconds")
+    __slots__ = ("_expired", "_loop", "_timer", "seconds", "since")
 
-    def __init__(self, *, seconds: float = float("inf"), until: float = float("inf")) -> None:
-        self.seconds = seconds
-        self._until = until
+    def __init__(self, seconds: float, expired: Callable[[], object]) -> None:
+        self.since: float | None = None
+        self._expired = expired
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[object] | None = None
-        self._due = 0.0
-        self._cancelling = 0
-        self._expired = False
+        self.seconds = seconds
+        self._timer = self._loop.call_later(seconds, self._fire)
 
-    def __enter__(self) -> Self:
-        task = self._task = asyncio.current_task(self._loop)  # told the loop, it need not ask the system which process this is
-        assert task is not None
-        self._cancelling = task.cancelling()
-        self._due = min(self._loop.time() + self.seconds, self._until)
-        if self._timer is None or self._timer.when() > self._due:
-            self._arm()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        task, self._task = self._task, None
-        if not self._expired:
-            return
-        self._expired = False
-        assert task is not None
-        if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
-            raise TimeoutError from error
+    def allow(self, seconds: float) -> None:
+        """Other seconds, from the next wait on."""
+        self._timer.cancel()
+        self.seconds = seconds
+        self._timer = self._loop.call_later(seconds, self._fire)
 
     def close(self) -> None:
         """No more waits."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _arm(self) -> None:
-        self.close()
-        self._timer = self._loop.call_at(self._due, self._fire)
+        self._timer.cancel()
 
     def _fire(self) -> None:
-        if self._task is None:
-            self._timer = None  # nobody waits: the next wait arms it again
-        elif self._due > self._loop.time():
-            self._arm()
+        now = self._loop.time()
+        due = (now if self.since is None else self.since) + self.seconds
+        if due <= now:
+            self._expired()
         else:
-            self._timer = None
-            self._expired = True
-            self._task.cancel()
+            self._timer = self._loop.call_at(due, self._fire)

@@ -22,9 +22,9 @@ DEFAULT_PROMPT = (
 )
 
 
-def elements_of(context: bytes) -> list[JsonObject]:
+def elements_of(context: Iterable[bytes]) -> list[JsonObject]:
     """The elements of a rendered context."""
-    return msgspec.json.decode(b"[" + context + b"]", type=list[JsonObject])
+    return msgspec.json.decode(b"[" + b",".join(context) + b"]", type=list[JsonObject])
 
 
 def asking_for_summary(prompt: str) -> bytes:

@@ -48,7 +48,7 @@ def parent_of(items: Sequence[Item], numbers: Mapping[str, int], provider: str) 
     shown = [item.rendered for item in items if item.origin in ("", provider)]
     return Parent(
         base=_spans(numbers[item.id] for item in items),
-        context=b",".join(filter(None, shown)),
+        context=tuple(filter(None, shown)),
         carried=carried.after(NOTHING_CARRIED, items, ()),
         tokens=sum(item.tokens for item in items),
     )

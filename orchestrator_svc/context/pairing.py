@@ -27,9 +27,20 @@ def still_open(open_call_ids: Iterable[str], items: Iterable[Item], param: str =
     return tuple(waiting)
 
 
-def call_ids_in(prompts: Iterable[bytes]) -> frozenset[str]:
-    """The call ids that rendered items hold. Engines may count their calls anew in each request; a new call gets none of these."""
-    return frozenset(msgspec.json.decode(found, type=str) for prompt in prompts for found in _CALL_ID.findall(prompt))
+class CallIds:
+    """The call ids that rendered items hold. Engines may count their calls anew in each request; a new call gets none of these.
+
+    Most turns make no call, so that they are looked for only with the first: the items may be megabytes.
+    """
+
+    def __init__(self, prompts: tuple[bytes, ...]) -> None:
+        self._prompts = prompts
+        self._ids: frozenset[str] | None = None
+
+    def __contains__(self, call_id: object) -> bool:
+        if self._ids is None:
+            self._ids = frozenset(msgspec.json.decode(found, type=str) for prompt in self._prompts for found in _CALL_ID.findall(prompt))
+        return call_id in self._ids
 
 
 _CALL_ID = re.compile(rb'"call_id":("(?:[^"\\]|\\.)*")')

@@ -15,7 +15,7 @@ Span = tuple[int, int]
 
 
 class Parent(Struct, frozen=True):
-    """What is continued. `context` is rendered: elements of a JSON array.
+    """What is continued. `context` is rendered: pieces of one or several elements of a JSON array each.
 
     `response_id` and `base` name what is stored of it: the response whose checkpoint was loaded, and the spans of that. `unstored` are the
     items behind it that are not. `is_full`: the tree takes no further items, so the turn starts a tree of its own.
@@ -24,7 +24,7 @@ class Parent(Struct, frozen=True):
     response_id: str = ""
     conversation_id: str = ""
     base: tuple[Span, ...] = ()
-    context: bytes = b""
+    context: tuple[bytes, ...] = ()
     open_call_ids: tuple[str, ...] = ()
     carried: Carried = NOTHING_CARRIED
     tokens: int = 0
@@ -66,7 +66,7 @@ def continued_unstored(stored: Parent, continuation: Continuation, provider: str
     shown = [item.rendered for item in continuation.items if item.origin in ("", provider)]
     return msgspec.structs.replace(
         stored,
-        context=b",".join(filter(None, (stored.context, *shown))),
+        context=(*stored.context, *filter(None, shown)),
         open_call_ids=continuation.open_call_ids,
         carried=continuation.carried,
         tokens=stored.tokens + sum(item.tokens for item in continuation.items),

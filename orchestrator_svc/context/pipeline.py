@@ -3,10 +3,12 @@
 What must be read from the store before (`wanted`) is read by the desk and handed in as values.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from orchestrator_svc.context.approvals import Approved, resolve
 from orchestrator_svc.context.carried import DECLARING, NOTHING_CARRIED, Carried, Pending
@@ -22,8 +24,7 @@ from svckit.ids import tree_key_of
 from svckit.json_text import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A turn that is being put together. `open_call_ids` are those of the context; `stored` are items found by id, `numbers` their places
     in their trees; `new_id` makes an id with a prefix in the turn's own tree."""
 
@@ -78,7 +79,7 @@ def _copied(draft: Draft, item: Item) -> Item:
     continued = draft.request.previous_response_id or draft.request.conversation_id or ""
     if tree_key_of(item.id) != tree_key_of(continued):
         return item
-    return replace(item, id=draft.new_id(PREFIXES[item.type]))
+    return dataclasses.replace(item, id=draft.new_id(PREFIXES[item.type]))
 
 
 def _unseal(draft: Draft) -> Draft:

@@ -17,6 +17,6 @@ async def relayed(
     http: EngineHttp, method: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> AsyncIterator[tuple[RelayedHead, AsyncIterator[bytes]]]:
     """The engine's head, and its body in chunks as they arrive."""
-    async with http.send(method, path, headers, body or None) as response:
+    async with http.send(method, path, headers, (body,)) as response:
         passed = tuple((name.lower(), value) for name, value in response.headers.items() if name.lower() not in _NOT_PASSED)
         yield RelayedHead(response.status, passed), http.chunks(response)

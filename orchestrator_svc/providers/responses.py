@@ -7,7 +7,7 @@ provider sends the request and feeds it.
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
@@ -72,15 +72,28 @@ class ResponsesProvider:
     async def call(self, request: TurnRequest, model_call: CallModel) -> Batches:
         body = self._body(request, model_call)
         try:
-            async with (
-                self._http.send("POST", PATH, _HEADERS, body) as response,
-                aclosing(self._answer(response, request.model)) as batches,
-            ):
-                async for batch in batches:
-                    yield batch
+            async with self._http.send("POST", PATH, _HEADERS, body) as response:
+                if not _is_stream(response):
+                    yield await self._unstreamed(response, request.model)
+                    return
+                parser, translator = Parser(), Translator(self._http.secrets)
+                try:
+                    async for chunk in self._http.chunks(response):
+                        events = parser.feed(chunk)
+                        read = translator.read(events) if events else ()
+                        if read or (events and translator.begun):
+                            yield read
+                        if translator.ended:
+                            return
+                    yield translator.end(parser.end())
+                finally:
+                    if translator.ended:
+                        await self._http.settle(response)
         except ServiceError as error:
-            log.warning("the engine gave no answer", reason=error.reason, cause=_cause(error))
+            log.warning("the engine did not answer to the end", reason=error.reason, cause=_cause(error))
             yield (faults.failed(error),)
+        except EventTooLarge:
+            yield (faults.failed(EngineError()),)
 
     async def count(self, request: TurnRequest, model_call: CallModel) -> int | None:
         if not self._counts:
@@ -101,9 +114,12 @@ class ResponsesProvider:
     async def answers(self) -> bool:
         return await self._http.answers()
 
-    def _body(self, request: TurnRequest, model_call: CallModel) -> bytes:
-        # joined, not formatted: formatting copies a long input several times
-        return b"".join((b"{", self._fields(request, model_call), b',"input":[', model_call.input, b"]}"))
+    def _body(self, request: TurnRequest, model_call: CallModel) -> tuple[bytes, ...]:
+        first, *others = model_call.input or (b"",)
+        pieces = [b"{", self._fields(request, model_call), b',"input":[', first]
+        for piece in others:
+            pieces += (b",", piece)
+        return *pieces, b"]}"
 
     def _fields(self, request: TurnRequest, model_call: CallModel) -> bytes:
         return engine_fields(
@@ -116,38 +132,13 @@ class ResponsesProvider:
             model=model_call.model,
         )
 
-    async def _answer(self, response: aiohttp.ClientResponse, model: str) -> Batches:
-        if not 200 <= response.status < 300:
-            body = await self._explanation(response)
-            said = faults.for_the_log(response.status, body, self._http.secrets)
-            log.warning("the engine refused a request", status=response.status, answer=said)
-            yield (faults.failed(faults.refusal_of(response.status, response.headers, body, model, self._http.secrets)),)
-        elif response.content_type == "text/event-stream":
-            async with aclosing(self._streamed(response)) as batches:
-                async for batch in batches:
-                    yield batch
-        else:
-            yield Translator(self._http.secrets).whole(await self._whole(response))
-
-    async def _streamed(self, response: aiohttp.ClientResponse) -> Batches:
-        parser, translator, is_over = Parser(), Translator(self._http.secrets), False
-        try:
-            async for chunk in self._http.chunks(response):
-                events = parser.feed(chunk)
-                read = translator.read(events) if events else ()
-                is_over = translator.ended
-                if read or (events and translator.begun):
-                    yield read
-                if is_over:
-                    return
-            yield translator.end(parser.end())
-        except EventTooLarge as exc:
-            raise EngineError from exc
-        except ServiceError as error:
-            yield translator.broken(error)
-        finally:
-            if is_over:
-                await self._http.settle(response)
+    async def _unstreamed(self, response: aiohttp.ClientResponse, model: str) -> tuple[ModelEvent, ...]:
+        if _is_good(response):
+            return Translator(self._http.secrets).whole(await self._whole(response))
+        body = await self._explanation(response)
+        said = faults.for_the_log(response.status, body, self._http.secrets)
+        log.warning("the engine refused a request", status=response.status, answer=said)
+        return (faults.failed(faults.refusal_of(response.status, response.headers, body, model, self._http.secrets)),)
 
     async def _explanation(self, response: aiohttp.ClientResponse) -> bytes:
         """The body of a refusal, as far as it can be had: the status says enough."""
@@ -164,6 +155,14 @@ class ResponsesProvider:
             if size > _MAX_JSON_BYTES:
                 raise EngineError
         return b"".join(chunks)
+
+
+def _is_good(response: aiohttp.ClientResponse) -> bool:
+    return 200 <= response.status < 300
+
+
+def _is_stream(response: aiohttp.ClientResponse) -> bool:
+    return _is_good(response) and response.content_type == "text/event-stream"
 
 
 def _cause(error: ServiceError) -> str:
@@ -203,6 +202,21 @@ class _Tracked:
     half: str = ""
 
 
+@dataclass(slots=True)
+class _Place:
+    """Where the last delta belonged: the next one that is alike in all but its text belongs there too."""
+
+    of: tuple[object, ...]
+    tracked: _Tracked
+    key: int
+    kind: PartKind
+    part: int
+
+
+def _place_in(wire: _WireEvent) -> tuple[object, ...]:
+    return wire.type, wire.item_id, wire.output_index, wire.content_index, wire.summary_index
+
+
 _decoder = msgspec.json.Decoder(_WireEvent)
 
 _DELTAS = {
@@ -223,6 +237,7 @@ class Translator:
     def __init__(self, secrets: tuple[str, ...] = ()) -> None:
         self._secrets = secrets
         self._items: list[_Tracked] = []
+        self._last: _Place | None = None
         self.begun = False
         self.ended = False
 
@@ -232,7 +247,14 @@ class Translator:
         for name, data in events:
             if self.ended:
                 break
-            read += self._event(name, data)
+            wire = _decoded(data)
+            if wire is None:
+                continue
+            last, delta = self._last, wire.delta
+            if last is None or last.of != _place_in(wire) or not isinstance(delta, str) or not delta.isascii() or last.tracked.half:
+                read += self._event(wire, wire.type or name.decode("utf-8", "replace"))
+            elif delta:
+                read.append(PartDelta(last.key, last.kind, last.part, delta, _logprobs(wire)))
         return tuple(read)
 
     def end(self, rest: list[tuple[bytes, bytes]]) -> tuple[ModelEvent, ...]:
@@ -257,13 +279,8 @@ class Translator:
             return self.broken(EngineError())
         return tuple(self._terminal(answer))
 
-    def _event(self, name: bytes, data: bytes) -> list[ModelEvent]:
-        if data == b"[DONE]":
-            return []
-        wire = _decoded(data)
-        type = (wire.type or name.decode("utf-8", "replace")) if wire else ""
-        if wire is None:
-            return []
+    def _event(self, wire: _WireEvent, type: str) -> list[ModelEvent]:
+        self._last = None
         if type in _DELTAS:
             return self._delta(wire, _DELTAS[type])
         self.begun = self.begun or bool(type)
@@ -285,6 +302,7 @@ class Translator:
         tracked = self._find(wire, ITEM_OF[kind]) or self._track(ITEM_OF[kind], wire.item_id, wire.output_index)
         text = self._joined(tracked, wire.delta)
         part = (wire.summary_index or 0) if kind is PartKind.SUMMARY else _part_of(tracked, wire.content_index)
+        self._last = _Place(_place_in(wire), tracked, tracked.key, kind, part) if wire.type else None
         return [PartDelta(tracked.key, kind, part, text, _logprobs(wire))] if text else []
 
     def _joined(self, tracked: _Tracked, delta: str) -> str:
@@ -375,7 +393,8 @@ def _decoded(data: bytes) -> _WireEvent | None:
     try:
         return _decoder.decode(data)
     except msgspec.DecodeError:
-        pass
+        if data == b"[DONE]":
+            return None
     except RecursionError:
         return None
     try:
@@ -411,7 +430,7 @@ def _part_of(tracked: _Tracked, content_index: int | None) -> int:
 
 def _logprobs(wire: _WireEvent) -> bytes:
     raw = bytes(wire.logprobs)
-    return raw if raw.startswith(b"[") else b"[]"
+    return raw if raw[:1] == b"[" else b"[]"
 
 
 def _text(item: JsonObject, key: str) -> str | None:

@@ -7,7 +7,10 @@ name, so that it never changes with the tools around it; two tools that would sh
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from orchestrator_svc.errors import InvalidRequest, Unsupported
 from orchestrator_svc.items import JsonObject
@@ -54,8 +57,7 @@ class Filter:
         return (self.names is None or tool.name in self.names) and (self.read_only is None or tool.is_read_only == self.read_only)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolTable:
+class ToolTable(Struct, frozen=True):
     """The tools of one turn by their flat names, the MCP servers that are to be listed, and what the client chose."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)

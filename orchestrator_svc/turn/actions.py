@@ -38,13 +38,15 @@ class Record(Struct, frozen=True):
 
 
 class CallModel(Struct, frozen=True):
-    """Start a model call. `input` is the elements of a JSON array, `tools` are declarations, `choice` is the engine's tool_choice.
+    """Start a model call. `input` is the elements of a JSON array, in pieces of one or several, not joined: they may be megabytes.
+
+    `tools` are declarations, `choice` is the engine's tool_choice.
 
     `without` are fields of the request that are left out of this call, `model` is another model than the request's, if any.
     """
 
     round: int
-    input: bytes
+    input: tuple[bytes, ...]
     tools: tuple[JsonObject, ...] = ()
     choice: object = None
     without: frozenset[str] = frozenset()
@@ -88,10 +90,16 @@ class Finish(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """What is handed to the client at once."""
+    """What is handed to the client at once. It has the fields of a `CreateResponseReply`: a caller in this process reads it as one."""
 
     events: tuple[StreamEvent, ...]
     continuation: bytes = b""
+
+    def ByteSize(self) -> int:  # protobuf's name for it
+        """How large the message would be, or a little less."""
+        events = self.events
+        size = len(events[0].data) if len(events) == 1 else sum([len(event.data) for event in events])
+        return size + len(self.continuation)
 
 
 Action = CallModel | ListTools | RunTools | Emit | Save | Refuse | Finish

@@ -55,15 +55,15 @@ def asked(turn: Turn) -> CallModel:
     """
     rules = turn.request.compaction
     tools = tuple(turn.output.tools.declarations())
-    input = b",".join(filter(None, (_settled(turn), compaction.asking_for_summary(rules.prompt))))
+    input = (*_settled(turn), compaction.asking_for_summary(rules.prompt))
     return CallModel(turn.round, input, tools, "none" if tools else None, without=_NOT_FOR_SUMMARIES, model=rules.model)
 
 
-def _settled(turn: Turn) -> bytes:
+def _settled(turn: Turn) -> tuple[bytes, ...]:
     waiting = waiting_calls(turn)
     if not waiting:
         return prompts(turn)
-    return b",".join(map(encode, compaction.parted(compaction.elements_of(prompts(turn)), waiting)[0]))
+    return tuple(map(encode, compaction.parted(compaction.elements_of(prompts(turn)), waiting)[0]))
 
 
 def heard(summary: Summary, events: tuple[ModelEvent, ...]) -> Summary:
@@ -115,12 +115,12 @@ class _Terminal(msgspec.Struct):
     response: JsonObject
 
 
-def prompts(turn: Turn) -> bytes:
+def prompts(turn: Turn) -> tuple[bytes, ...]:
     """What the model is shown, as the elements of a JSON array: everything, or what stands on the last compaction."""
     parts = [item.rendered for item in own_items(turn)]
     if turn.compacted_from is None:
-        parts = [turn.parent.context, *(item.rendered for item in turn.request.input), *parts]
-    return b",".join(filter(None, parts))
+        parts = [*turn.parent.context, *(item.rendered for item in turn.request.input), *parts]
+    return tuple(filter(None, parts))
 
 
 def waiting_calls(turn: Turn) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def own_items(turn: Turn) -> tuple[Item, ...]:
     return turn.output.items_from(turn.compacted_from or 0)
 
 
-def truncated(turn: Turn, input: bytes) -> bytes:
+def truncated(turn: Turn, input: tuple[bytes, ...]) -> tuple[bytes, ...]:
     """The input, cut to the model's context window where the request or a failed compaction asks for that and the window is known."""
     rules = turn.request.compaction
     if not rules.context_window or not (rules.truncate or turn.compaction_failed):
@@ -143,7 +143,7 @@ def truncated(turn: Turn, input: bytes) -> bytes:
         return input
     beside = tokens_around(turn.request.forwarded.get("instructions"), turn.output.tools.declarations())
     kept = compaction.without_oldest(compaction.elements_of(input), room * _estimate(turn) // size - beside)
-    return b",".join(map(encode, kept))
+    return tuple(map(encode, kept))
 
 
 def _estimate(turn: Turn) -> int:

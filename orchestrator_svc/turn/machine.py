@@ -224,6 +224,10 @@ def _grace_passed(turn: Turn, event: GracePassed) -> Step:
 
 
 def _model_sent(turn: Turn, event: ModelSent) -> Step:
+    if turn.phase is Phase.STREAMING and turn.summary is None and (more := projection.more_text(turn.output, event.events)):
+        output, stream = more
+        if output.size <= turn.limits.max_output_chars:
+            return replace(turn, output=output), (Emit(stream),)
     if turn.phase not in _LIVE:
         return turn, ()
     if turn.summary is not None:

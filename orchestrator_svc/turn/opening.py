@@ -3,16 +3,17 @@
 IO stands here and in `desk`; what the pieces mean is decided in `context` and `request`.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from orchestrator_svc.context import joining
 from orchestrator_svc.context import parent as parents
-from orchestrator_svc.context.pairing import call_ids_in
+from orchestrator_svc.context.pairing import CallIds
 from orchestrator_svc.context.parent import NO_PARENT, Parent
 from orchestrator_svc.context.pipeline import Draft, assembled, wanted
 from orchestrator_svc.errors import (
@@ -66,7 +67,7 @@ class Opening:
         """A turn that has waited, from its start and under its promised id, even if its tree is full by now. Raises like `open`."""
         draft, parent = await self._drafted(queued.asked, queued.block)
         moved = _tree_key(queued.asked) not in (None, queued.block.tree_key)
-        return self._turn(queued.block, draft, structs.replace(parent, is_full=moved), queued.created_at)
+        return self._turn(queued.block, draft, replace(parent, is_full=moved), queued.created_at)
 
     async def resume(self, queued: Queued, saves: int, stored: Sequence[Item]) -> Turn:
         """A turn that has been saved `saves` times, as it was then; `stored` are the items of its output. Raises like `open`."""
@@ -85,7 +86,7 @@ class Opening:
         request = read_hindered(queued.asked, self._rules(queued.asked.model), new_id)
         draft = Draft(replace(request, input=()) if saves else request, self.kinds.specs, new_id)
         parent = Parent(conversation_id=queued.asked.conversation_id or "")
-        return structs.replace(self._turn(queued.block, draft, parent, queued.created_at), saves=saves)
+        return replace(self._turn(queued.block, draft, parent, queued.created_at), saves=saves)
 
     async def _drafted(self, asked: Asked, block: IdBlock) -> tuple[Draft, Parent]:
         new_id = _ids_of_input(block)
@@ -139,7 +140,7 @@ class Opening:
                 tools=request.tools,
                 include=request.include,
                 seal=_sealer(request),
-                call_ids=call_ids_in((parent.context, *(item.rendered for item in request.input))),
+                given_call_ids=CallIds((*parent.context, *(item.rendered for item in request.input))),
             ),
             approved=draft.approved,
         )
@@ -182,15 +183,21 @@ def _moved(block: IdBlock, asked: Asked) -> IdBlock:
     """The ids of a turn whose parent's tree is full: in a tree of its own, which a conversation cannot have."""
     if asked.conversation_id is not None:
         raise ConversationFull(conversation_id=asked.conversation_id)
-    return replace(block, tree_key=new_tree_key())
+    return dataclasses.replace(block, tree_key=new_tree_key())
 
 
 def _gone_on_with(block: IdBlock, draft: Draft, items: Sequence[Item]) -> tuple[IdBlock, Draft]:
     """The turn in the tree of the items that its input starts with, and the rest of its input with ids of that tree."""
-    home = replace(block, tree_key=tree_key_of(items[0].id) or block.tree_key)
+    home = dataclasses.replace(block, tree_key=tree_key_of(items[0].id) or block.tree_key)
     rest = draft.request.input[len(items) :]
-    own = tuple(replace(item, id=moved(item.id, home.tree_key)) if tree_key_of(item.id) == block.tree_key else item for item in rest)
+    own = tuple(_at_home(item, block, home) for item in rest)
     return home, replace(draft, request=replace(draft.request, input=own))
+
+
+def _at_home(item: Item, block: IdBlock, home: IdBlock) -> Item:
+    if tree_key_of(item.id) != block.tree_key:
+        return item
+    return dataclasses.replace(item, id=moved(item.id, home.tree_key))
 
 
 def _ids_of_input(block: IdBlock) -> Callable[[str], str]:
@@ -201,7 +208,7 @@ def _next_id(block: IdBlock, offsets: Iterator[int], prefix: str) -> str:
     return block.id(prefix, next(offsets))
 
 
-def _parent_of(head: Head, context: bytes, *, response_id: str = "", conversation_id: str = "") -> Parent:
+def _parent_of(head: Head, context: tuple[bytes, ...], *, response_id: str = "", conversation_id: str = "") -> Parent:
     return Parent(
         response_id=response_id,
         conversation_id=conversation_id,
@@ -225,5 +232,5 @@ def _check_continuable(head: Head) -> None:
 def _check_size(parent: Parent, request: TurnRequest, limit: int) -> None:
     prompts = sum(len(item.rendered) for item in request.input)
     stored = sum(len(item.body) + len(item.prompt or b"") for item in (*parent.unstored, *request.input))
-    if len(parent.context) + prompts > limit or stored > _MAX_SAVE_BYTES:
+    if sum(map(len, parent.context)) + prompts > limit or stored > _MAX_SAVE_BYTES:
         raise RequestTooLarge(limit=limit)

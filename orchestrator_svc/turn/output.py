@@ -51,7 +51,7 @@ from orchestrator_svc.turn.written import (
 
 def project(output: Output, events: Sequence[ModelEvent]) -> Written:
     """Writes what the model sent."""
-    if added := _only_more_text(output, events):
+    if added := more_text(output, events):
         return added
     pen = _Pen(output)
     for _, run in groupby(events, key=_run_of):
@@ -117,18 +117,30 @@ def lifecycle(output: Output, type: str, response: bytes) -> Written:
     return replace(output, sequence=output.sequence + 1), (StreamEvent(type, output.sequence, data),)
 
 
-def _only_more_text(output: Output, events: Sequence[ModelEvent]) -> Written | None:
-    """The same as a pen would write for more text of the one open part. Nearly every read holds nothing else, so it takes the short way."""
-    item = output.open[0] if len(output.open) == 1 else None
-    if item is None or item.part is None or not item.shows_deltas:
+def more_text(output: Output, events: Sequence[ModelEvent]) -> Written | None:
+    """The same as a pen would write for more text of the one open part, or None where that is not all that the model sent.
+
+    Nearly every read holds nothing else, so it takes the short way.
+    """
+    if len(output.open) != 1:
         return None
-    part = item.part
-    run = [event for event in events if isinstance(event, PartDelta) and event.key == item.key and _is_at(part, event.kind, event.part)]
-    if len(run) != len(events):
+    (item,) = output.open
+    part, key = item.part, item.key
+    if part is None or not item.shows_deltas:
         return None
-    part, stream = parts.extended(part, run, output.sequence)
-    size = output.size + len(part.text) - len(item.part.text)
-    return replace(output, sequence=output.sequence + len(run), size=size, open=(replace(item, part=part),)), stream
+    kind, source = part.kind, part.source
+    run: list[PartDelta] = []
+    for event in events:
+        if not isinstance(event, PartDelta) or event.key != key or event.kind is not kind:
+            return None
+        if event.part != source and kind is not PartKind.ARGUMENTS:
+            return None
+        run.append(event)
+    if not run:
+        return None
+    longer, stream = parts.extended(part, run, output.sequence)
+    size = output.size + len(longer.text) - len(part.text)
+    return replace(output, sequence=output.sequence + len(run), size=size, open=(replace(item, part=longer),)), stream
 
 
 def _run_of(event: ModelEvent) -> object:
@@ -288,7 +300,8 @@ class _Pen:
         self._ordered += 1
         call_id = item.call_id
         if item.type == "function_call":
-            call_id = call_id if call_id and call_id not in self._call_ids else output.ids.id("call", output.next_id + order)
+            is_taken = call_id in self._call_ids or call_id in output.given_call_ids
+            call_id = call_id if call_id and not is_taken else output.ids.id("call", output.next_id + order)
             self._call_ids |= {call_id}
         return replace(item, id=output.ids.id(PREFIXES[kind], output.next_id + order), order=order, call_id=call_id)
 

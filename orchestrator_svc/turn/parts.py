@@ -67,16 +67,19 @@ def event_of(kind: PartKind, shape: Shape | None, reasoning: str) -> str:
 
 def extended(part: Part, run: Sequence[PartDelta], sequence: int) -> tuple[Part, tuple[StreamEvent, ...]]:
     """The part with more text, and the events that say so, numbered from `sequence`."""
+    head, kind, has_logprobs = part.delta_head, part.delta_event, part.kind is PartKind.TEXT
     stream: list[StreamEvent] = []
-    tail = b"}"
+    logprobs: list[bytes] = []
     for number, delta in enumerate(run, start=sequence):
-        if part.kind is PartKind.TEXT:
-            tail = b',"logprobs":%b}' % delta.logprobs
-        data = b'%b%b,"sequence_number":%d%b' % (part.delta_head, encode(delta.text), number, tail)
-        stream.append(StreamEvent(part.delta_event, number, data))
-    text = part.text + "".join([delta.text for delta in run])
-    logprobs = part.logprobs + tuple([delta.logprobs for delta in run if delta.logprobs != b"[]"])
-    return replace(part, text=text, logprobs=logprobs), tuple(stream)
+        if has_logprobs:
+            data = b'%b%b,"sequence_number":%d,"logprobs":%b}' % (head, encode(delta.text), number, delta.logprobs)
+        else:
+            data = b'%b%b,"sequence_number":%d}' % (head, encode(delta.text), number)
+        stream.append(StreamEvent(kind, number, data))
+        if delta.logprobs != b"[]":
+            logprobs.append(delta.logprobs)
+    text = part.text + (run[0].text if len(run) == 1 else "".join([delta.text for delta in run]))
+    return replace(part, text=text, logprobs=(*part.logprobs, *logprobs) if logprobs else part.logprobs), tuple(stream)
 
 
 def body_of(part: Part) -> JsonObject:

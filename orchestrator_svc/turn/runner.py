@@ -6,7 +6,6 @@ and what it still wants stored is stored by a task of the desk's, for the consum
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 
 from orchestrator_svc.errors import EngineError, EngineTimeout
@@ -30,7 +29,6 @@ from orchestrator_svc.turn.events import (
 )
 from orchestrator_svc.turn.machine import advance
 from orchestrator_svc.turn.state import Phase, Turn
-from svckit.patience import Patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +54,10 @@ class Surroundings:
 _BEGUN = Begun()
 
 
-async def run(turn: Turn, around: Surroundings, begun: Begun = _BEGUN) -> AsyncGenerator[Batch, None]:
-    """The turn's stream events, in batches of what is ready together. Raises what the turn is refused with, before the first batch."""
-    runner = _Runner(turn, around)
-    try:
-        async with aclosing(runner.batches(begun)) as batches:
-            async for batch in batches:
-                yield batch
-    except (asyncio.CancelledError, GeneratorExit):
-        _save_abandoned(runner.turn, around)
-        raise
-    finally:
-        around.ended(runner.turn)
-
-
-def _save_abandoned(turn: Turn, around: Surroundings) -> None:
-    """Tells the machine that the client has left, and begins to store what is to be stored; nobody waits for that."""
-    _, actions = advance(turn, around.stopped() or Cancelled())
-    for action in actions:
-        if isinstance(action, Save):
-            around.save(turn, action.record)
+def run(turn: Turn, around: Surroundings, begun: Begun = _BEGUN) -> AsyncGenerator[Batch, None]:
+    """The turn's stream events, in batches of what is ready together, for one task. Raises what the turn is refused with, before the first
+    batch."""
+    return _Runner(turn, around).batches(begun)
 
 
 class _Runner:
@@ -83,7 +65,8 @@ class _Runner:
         self.turn = turn
         self._around = around
         self._grace = asyncio.get_running_loop().time() + around.first_event_grace
-        self._patience = Patience(until=around.deadline)
+        self._listener: asyncio.Task[object] | None = None
+        self._is_overdue = False
         self._model: Batches | None = None
         self._first: asyncio.Task[tuple[ModelEvent, ...] | None] | None = None
         self._unheard: Stopped | Cancelled | None = None
@@ -92,29 +75,54 @@ class _Runner:
 
     async def batches(self, begun: Begun) -> AsyncGenerator[Batch, None]:
         event: TurnEvent = begun
+        task = asyncio.current_task()
+        assert task is not None
+        deadline = asyncio.get_running_loop().call_at(self._around.deadline, self._pass_deadline)
         try:
             while True:
                 self.turn, actions = advance(self.turn, event)
                 last = actions[-1] if actions else None
-                ready = Batch(_emitted(actions), last.continuation if isinstance(last, Finish) else b"")
-                if ready.events:
-                    yield ready
+                if isinstance(last, Emit) or last is None:
+                    if actions:
+                        yield Batch(_emitted(actions))
+                    event = await self._heard(task)
+                    continue
+                if events := _emitted(actions):
+                    yield Batch(events, last.continuation if isinstance(last, Finish) else b"")
                 if isinstance(last, Finish):
                     return
-                event = await self._next(last)
+                event = await self._performed(last, task)
+        except (asyncio.CancelledError, GeneratorExit):
+            self._save_abandoned()
+            raise
         finally:
-            self._patience.close()
-            await self._hang_up()
+            deadline.cancel()
+            try:
+                await self._hang_up()
+            finally:
+                self._around.ended(self.turn)
 
-    async def _next(self, action: Action | None) -> TurnEvent:
-        """Performs the action that the machine waits for, or goes on listening to the model."""
+    def _save_abandoned(self) -> None:
+        """Tells the machine that the client has left, and begins to store what is to be stored; nobody waits for that."""
+        _, actions = advance(self.turn, self._around.stopped() or Cancelled())
+        for action in actions:
+            if isinstance(action, Save):
+                self._around.save(self.turn, action.record)
+
+    def _pass_deadline(self) -> None:
+        self._is_overdue = True
+        if self._listener is not None:
+            self._listener.cancel()
+
+    async def _performed(self, action: Action, task: asyncio.Task[object]) -> TurnEvent:
+        """Does what the machine waits for, and gives what came of it, or listens for that."""
         match action:
             case Refuse():
                 raise action.error
             case Save():
                 saving = self._around.save(self.turn, action.record)  # first, for who leaves while the engine is hung up on loses nothing
                 await self._hang_up()
-                return await self._stored(saving)
+                return await self._stored(saving, task)
             case CallModel():
                 await self._hang_up()
                 if self._unheard is not None:
@@ -126,19 +134,27 @@ class _Runner:
             case RunTools():
                 await self._hang_up()
                 self._tools = {asyncio.create_task(self._finished(call)) for call in action.calls}
-        return await self._heard()
+        return await self._heard(task)
 
-    async def _heard(self) -> TurnEvent:
-        """What the model sends next, unless a deadline or a shutdown comes first."""
+    async def _heard(self, task: asyncio.Task[object]) -> TurnEvent:
+        """What the model or a tool sends next, unless a deadline or a shutdown comes first."""
+        if self._is_overdue:
+            return _overdue()
+        self._listener, before, model = task, task.cancelling(), self._model
         try:
-            with self._patience:
-                return await self._received()
-        except TimeoutError:
-            return Stopped("turn_timeout", "The turn took longer than the gateway allows.", EngineTimeout())
+            if model is not None and self._first is None and self.turn.phase is not Phase.WAITING:
+                return ModelSent(await anext(model), self._around.clock())
+            return await self._tool_ended() if self._tools else await self._first_sent()
+        except StopAsyncIteration:
+            return self._sent(None)
         except asyncio.CancelledError:
-            return self._stopped_or_raise()
+            if self._is_overdue and task.uncancel() <= before:
+                return _overdue()
+            return self._stopped_or_raise(task)
+        finally:
+            self._listener = None
 
-    async def _stored(self, saving: asyncio.Future[Saved | SaveFailed]) -> TurnEvent:
+    async def _stored(self, saving: asyncio.Future[Saved | SaveFailed], task: asyncio.Task[object]) -> TurnEvent:
         """What became of the save; a shutdown does not keep the turn from hearing it, and is heard of next by one that would go on."""
         while True:
             try:
@@ -146,22 +162,19 @@ class _Runner:
             except asyncio.CancelledError:
                 if saving.cancelled():
                     raise
-                self._unheard = self._stopped_or_raise()
+                self._unheard = self._stopped_or_raise(task)
 
-    def _stopped_or_raise(self) -> Stopped | Cancelled:
+    def _stopped_or_raise(self, task: asyncio.Task[object]) -> Stopped | Cancelled:
         """Why this task was cancelled, if that was a shutdown; goes on being cancelled, if it was the consumer."""
-        stopped, task = self._around.stopped(), asyncio.current_task()
-        if stopped is None or task is None:
+        stopped = self._around.stopped()
+        if stopped is None:
             raise
         task.uncancel()
         return stopped
 
-    async def _received(self) -> TurnEvent:
-        if self._tools:
-            return await self._tool_ended()
+    async def _first_sent(self) -> TurnEvent:
+        """The model's first words, as long as the grace lasts; those of a client that has heard that it waits, however long they take."""
         assert self._model is not None
-        if self.turn.phase is not Phase.WAITING and self._first is None:
-            return self._sent(await anext(self._model, None))
         self._first = self._first or asyncio.create_task(_next_batch(self._model))
         if self.turn.phase is Phase.WAITING:
             await asyncio.wait({self._first}, timeout=self._grace_left())
@@ -211,9 +224,15 @@ class _Runner:
             await model.aclose()
 
 
+def _overdue() -> Stopped:
+    return Stopped("turn_timeout", "The turn took longer than the gateway allows.", EngineTimeout())
+
+
 async def _next_batch(model: Batches) -> tuple[ModelEvent, ...] | None:
     return await anext(model, None)
 
 
 def _emitted(actions: tuple[Action, ...]) -> tuple[StreamEvent, ...]:
+    if len(actions) == 1 and isinstance(actions[0], Emit):
+        return actions[0].events
     return tuple(event for action in actions if isinstance(action, Emit) for event in action.events)

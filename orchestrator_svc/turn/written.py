@@ -3,7 +3,7 @@
 How it came to be written, and in which order, is `output`'s business.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from msgspec import Struct, field
 
@@ -80,6 +80,7 @@ class Output(Struct, frozen=True):
     running: tuple[OpenItem, ...] = ()
     closed: tuple[tuple[int, Item], ...] = ()
     call_ids: frozenset[str] = frozenset()
+    given_call_ids: Container[str] = frozenset()
     citations: tuple[Citation, ...] = ()
 
     @property

@@ -8,6 +8,7 @@ from typing import cast
 
 import msgspec
 import pytest
+from msgspec import structs
 from prometheus_client import REGISTRY
 
 from orchestrator_svc.context.compaction import DEFAULT_PROMPT, DROPPED_MARKER
@@ -103,7 +104,7 @@ async def test_a_context_is_compacted_between_two_rounds(world: World) -> None:
 
 
 async def test_a_model_may_have_a_threshold_of_its_own(database: str) -> None:
-    async with open_world(database, rules=replace(RULES, threshold=100_000), thresholds={"m": 500}) as world:
+    async with open_world(database, rules=structs.replace(RULES, threshold=100_000), thresholds={"m": 500}) as world:
         world.engine.default = scribe = Scribe()
         before = await long_talk(world, 2)
         assert scribe.summaries == 0
@@ -131,7 +132,7 @@ async def test_messages_that_alone_exceed_the_threshold_are_not_summed_up_every_
 @pytest.mark.parametrize("growth", [0.0, 0.25])
 async def test_what_no_compaction_makes_smaller_is_compacted_once(database: str, growth: float) -> None:
     """Instructions larger than the threshold, in a turn of several rounds."""
-    async with open_world(database, rules=replace(RULES, threshold=100, growth=growth)) as world:
+    async with open_world(database, rules=structs.replace(RULES, threshold=100, growth=growth)) as world:
         world.engine.play(text("the summary"), function_call("web_search", {"query": "q"}), text("It is so."))
         turned = await world.turn(user("hi"), tools=[SEARCH], instructions="z" * 8000, **({} if growth else {"max_tool_calls": 0}))  # type: ignore[arg-type]
         assert turned.types[0] == "compaction"
@@ -191,7 +192,7 @@ _ITEM_EVENTS = ("response.output_item.added", "response.output_item.done")
 
 
 async def test_a_summary_may_have_a_model_and_a_prompt_of_its_own(database: str) -> None:
-    async with open_world(database, rules=replace(RULES, threshold=50, model="small", prompt="In short?")) as world:
+    async with open_world(database, rules=structs.replace(RULES, threshold=50, model="small", prompt="In short?")) as world:
         world.engine.play(text("the summary"), text("Well."))
         await world.turn(user(LONG), text={"verbosity": "low"}, max_output_tokens=900, temperature=0.5)
 
@@ -265,7 +266,7 @@ async def test_a_summary_that_failed_is_not_asked_for_again_in_the_turn(world: W
 
 async def test_without_a_summary_a_context_that_does_not_fit_loses_its_oldest_turns(database: str) -> None:
     """B098."""
-    async with open_world(database, rules=replace(RULES, context_window=400)) as world:
+    async with open_world(database, rules=structs.replace(RULES, context_window=400)) as world:
         world.engine.play(text("one"), text("two"), text("three"), status(500), text("four"), text("five"))
         before = await long_talk(world)
         turned = await world.turn(user("4"), previous_response_id=before.id, context_management=over(300))
@@ -276,7 +277,7 @@ async def test_without_a_summary_a_context_that_does_not_fit_loses_its_oldest_tu
 
 
 async def test_truncation_leaves_out_the_oldest_whole_turns_where_the_window_is_known(database: str) -> None:
-    async with open_world(database, rules=replace(RULES, context_window=400)) as world:
+    async with open_world(database, rules=structs.replace(RULES, context_window=400)) as world:
         world.engine.default = Scribe()
         before = await long_talk(world, truncation="auto")
         turned = await world.turn(user("4"), previous_response_id=before.id, truncation="auto")
@@ -288,7 +289,7 @@ async def test_truncation_leaves_out_the_oldest_whole_turns_where_the_window_is_
 
 
 async def test_truncation_leaves_room_for_the_answer(database: str) -> None:
-    async with open_world(database, rules=replace(RULES, context_window=700)) as world:
+    async with open_world(database, rules=structs.replace(RULES, context_window=700)) as world:
         world.engine.play(text("one"), text("two"), text("three"), text("four"))
         before = await long_talk(world)
         await world.turn(user("4"), previous_response_id=before.id, truncation="auto", max_output_tokens=300)

@@ -2,11 +2,12 @@
 deletions, each against a model that knows none of the code."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from orchestrator_svc.errors import PreviousResponseNotFound, ResponseNotContinuable
 from orchestrator_svc.items import JsonObject
@@ -104,7 +105,7 @@ class Chronicle:
 @pytest.mark.timeout(300)
 async def test_two_hundred_turns_with_ten_compactions(database: str) -> None:
     """B091: every id of the chain continues from its own history, before, between and after the compactions."""
-    async with open_world(database, rules=replace(RULES, growth=GROWTH)) as world:
+    async with open_world(database, rules=structs.replace(RULES, growth=GROWTH)) as world:
         world.engine.default = scribe = Scribe()
         chronicle = Chronicle(world, scribe)
         past: Past | None = None

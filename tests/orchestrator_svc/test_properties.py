@@ -329,7 +329,7 @@ def test_a_continuation_starts_with_the_bytes_of_the_turn_before(story: list[Scr
         start = turn(limits=Limits(1, 100_000, 100), context=context)
         events = read_in([engine_bytes(script, dialect)])
         played = play(start, [Begun(), *(ModelSent(read, NOW) for read in events), Saved()])
-        given_to_engine = played.actions[0].input  # type: ignore[union-attr]
+        given_to_engine = b",".join(played.actions[0].input)  # type: ignore[union-attr]
         assert given_to_engine.startswith(seen)
         (record,) = played.records
         rendered = b",".join(item.rendered for item in record.items[record.input_count :] if item.rendered)

@@ -23,7 +23,7 @@ from tests.orchestrator_svc.turns import HELLO, NOW, Played, play, request, turn
 
 SOON = OrchestratorSettings(connect_timeout_seconds=0.2, first_event_timeout_seconds=0.2, gap_timeout_seconds=0.2)
 LONG = OrchestratorSettings()
-CALL = CallModel(1, b'{"type":"message","role":"user","content":"hello"}')
+CALL = CallModel(1, (b'{"type":"message","role":"user","content":"hello"}',))
 GOOD = {"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]}
 
 
@@ -39,9 +39,9 @@ async def provider_for(engine: FakeEngine, waits: OrchestratorSettings = LONG, *
         yield provider
 
 
-async def called(provider: ResponsesProvider) -> list[ModelEvent]:
+async def called(provider: ResponsesProvider, call: CallModel = CALL) -> list[ModelEvent]:
     """All that one model call gives."""
-    async with aclosing(provider.call(request(HELLO), CALL)) as batches:
+    async with aclosing(provider.call(request(HELLO), call)) as batches:
         return [event async for batch in batches for event in batch]
 
 
@@ -76,7 +76,7 @@ async def test_the_engine_gets_the_request_and_nothing_of_the_gateway_s(engine: 
     asked = await engine.request(0)
 
     assert (asked.method, asked.path) == ("POST", "/v1/responses")
-    assert asked.body == b'{"model":"m","store":false,"stream":true,"input":[%b]}' % CALL.input
+    assert asked.body == b'{"model":"m","store":false,"stream":true,"input":[%b]}' % CALL.input[0]
     assert asked.headers == {
         "host": f"127.0.0.1:{engine.port}",
         "content-type": "application/json",
@@ -198,6 +198,20 @@ async def test_a_request_is_sent_again_when_a_used_connection_was_dead_b111(engi
 
     assert isinstance(events[-1], ModelFinished)
     assert (len(engine.posts), len(engine.dropped)) == (2, 1)
+
+
+async def test_a_large_request_arrives_whole_and_is_sent_again_whole(engine: FakeEngine) -> None:
+    engine.play(text("one"), text("two"))
+    pieces = tuple(b'{"type":"message","role":"user","content":"%d %b"}' % (number, b"x" * 100_000) for number in range(20))
+    call = CallModel(1, pieces)
+    async with provider_for(engine) as provider:
+        await called(provider, call)
+        engine.drops_when_reused = 5
+        events = await called(provider, call)
+
+    assert isinstance(events[-1], ModelFinished)
+    assert len(engine.dropped) == 1
+    assert [post.body.partition(b'"input":')[2] for post in engine.posts] == [b"[" + b",".join(pieces) + b"]}"] * 2
 
 
 @pytest.mark.parametrize("ending", ["close", "reset"])

@@ -1,11 +1,11 @@
 """What clients keep for the gateway: summaries and plain reasoning, sealed for their owner, and opened when they come back."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from orchestrator_svc.context.sealing import PREFIX, Seals, is_sealed
 from orchestrator_svc.errors import InvalidRequest
@@ -117,12 +117,12 @@ async def test_the_compaction_of_another_owner_is_refused(world: World) -> None:
 
 
 async def test_a_secret_can_be_replaced(database: str) -> None:
-    async with open_world(database, rules=replace(RULES, seals=Seals(("old",)))) as world:
+    async with open_world(database, rules=structs.replace(RULES, seals=Seals(("old",)))) as world:
         made = await a_compaction(world)
-    async with open_world(database, rules=replace(RULES, seals=Seals(("new", "old")))) as world:
+    async with open_world(database, rules=structs.replace(RULES, seals=Seals(("new", "old")))) as world:
         world.engine.default = Scribe()
         assert (await world.turn(made, user("three"))).types == ["message"]
-    async with open_world(database, rules=replace(RULES, seals=Seals(("new",)))) as world:
+    async with open_world(database, rules=structs.replace(RULES, seals=Seals(("new",)))) as world:
         with pytest.raises(InvalidRequest):
             await world.turn(made, user("three"))
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from dataclasses import replace as with_fields
 
 import msgspec
 import pytest
@@ -38,9 +37,9 @@ CITED: JsonObject = {"type": "url_citation", "start_index": 0, "end_index": 3, "
 
 
 def queued(*, resumed: bool = False) -> Turn:
-    asked = with_fields(request(HELLO, tools=[LOOK, PATCH, SEARCH]), background=True)
+    asked = replace(request(HELLO, tools=[LOOK, PATCH, SEARCH]), background=True)
     fresh = turn(asked)
-    return replace(fresh, request=with_fields(asked, input=())) if resumed else fresh
+    return replace(fresh, request=replace(asked, input=())) if resumed else fresh
 
 
 def said(key: int, kind: PartKind, *texts: str, part: int = 0) -> list[TurnEvent]:

@@ -156,7 +156,7 @@ def rows(action: Action) -> Iterator[str]:
             names = [str(tool["name"]) for tool in tools]
             chosen = "" if choice is None else f", tool_choice {msgspec.json.encode(choice).decode()}"
             offered = "" if names in ([], ["weather"]) else f" with {', '.join(names)}"
-            yield f"call model, round {number}{offered}{chosen}: [{input.decode()}]"
+            yield f"call model, round {number}{offered}{chosen}: [{b','.join(input).decode()}]"
         case ListTools(servers):
             yield f"list the tools of {', '.join(one.server.label for one in servers)}"
         case RunTools(calls):

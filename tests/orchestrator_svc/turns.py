@@ -52,7 +52,7 @@ def turn(asked_for: TurnRequest | None = None, *, context: bytes = b"", limits: 
     """A turn that has not begun."""
     asked_for = asked_for or request(HELLO, tools=[WEATHER])
     output = Output(BLOCK, "response.reasoning_text", "engine", next_id=1 + len(asked_for.input), tools=asked_for.tools)
-    return Turn(BLOCK.id("resp"), asked_for, Parent(context=context), NOW, limits, output)
+    return Turn(BLOCK.id("resp"), asked_for, Parent(context=(context,) if context else ()), NOW, limits, output)
 
 
 def sent(*events: ModelEvent) -> ModelSent:

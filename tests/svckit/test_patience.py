@@ -1,10 +1,8 @@
-"""How long a block may wait, told by a clock that stands still unless a test moves it."""
+"""How long a wait may take, told by a clock that stands still unless a test moves it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import closing
-
-import pytest
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from svckit.patience import Patience
 
@@ -30,101 +28,98 @@ def played(story: Callable[[Clock], Awaitable[None]]) -> None:
         runner.run(story(clock))  # type: ignore[arg-type]
 
 
-async def begun(patience: Patience, event: asyncio.Event) -> asyncio.Task[str]:
-    """A wait that has begun."""
-    wait = asyncio.create_task(_waited(patience, event))
-    await asyncio.sleep(0)
-    return wait
+class Waiting:
+    """Somebody who waits, again and again, and is told when that takes too long."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.told = 0
+        self._clock = clock
+        self.patience = Patience(seconds, self._tell)
+
+    def _tell(self) -> None:
+        self.told += 1
+
+    def begins(self) -> None:
+        self.patience.since = self._clock.time()
+
+    def ends(self) -> None:
+        self.patience.since = None
 
 
-async def _waited(patience: Patience, event: asyncio.Event) -> str:
-    try:
-        with patience:
-            await event.wait()
-    except TimeoutError:
-        return "too long"
-    return "in time"
+@contextmanager
+def waiting(clock: Clock, seconds: float) -> Iterator[Waiting]:
+    somebody = Waiting(clock, seconds)
+    yield somebody
+    somebody.patience.close()
 
 
-def test_a_wait_is_broken_off_when_its_seconds_are_over_and_not_before() -> None:
+def test_a_wait_is_told_of_when_its_seconds_are_over_and_not_before_and_once() -> None:
     async def story(clock: Clock) -> None:
-        with closing(Patience(seconds=10)) as patience:
-            wait = await begun(patience, asyncio.Event())
+        with waiting(clock, 10) as somebody:
+            somebody.begins()
             await clock.pass_by(9.9)
-            assert not wait.done()
+            assert somebody.told == 0
             await clock.pass_by(0.2)
-            assert await wait == "too long"
+            assert somebody.told == 1
+            await clock.pass_by(100)
+            assert somebody.told == 1
 
     played(story)
 
 
 def test_many_waits_may_take_longer_together_than_one_of_them_may() -> None:
     async def story(clock: Clock) -> None:
-        with closing(Patience(seconds=10)) as patience:
+        with waiting(clock, 10) as somebody:
             for _ in range(5):
-                event = asyncio.Event()
-                wait = await begun(patience, event)
+                somebody.begins()
                 await clock.pass_by(7)
-                event.set()
-                assert await wait == "in time"
-            wait = await begun(patience, asyncio.Event())
+                somebody.ends()
+            somebody.begins()
             await clock.pass_by(9.9)
-            assert not wait.done()
+            assert somebody.told == 0
             await clock.pass_by(0.2)
-            assert await wait == "too long"
+            assert somebody.told == 1
 
     played(story)
 
 
 def test_time_between_two_waits_counts_for_neither() -> None:
     async def story(clock: Clock) -> None:
-        with closing(Patience(seconds=10)) as patience:
-            with patience:
-                await clock.pass_by(1)
+        with waiting(clock, 10) as somebody:
+            somebody.begins()
+            await clock.pass_by(1)
+            somebody.ends()
             await clock.pass_by(100)
-            with patience:
-                await clock.pass_by(9.9)
+            somebody.begins()
+            await clock.pass_by(9.9)
+            assert somebody.told == 0
+            await clock.pass_by(0.2)
+            assert somebody.told == 1
 
     played(story)
 
 
 def test_a_shorter_bound_counts_from_the_next_wait_on() -> None:
     async def story(clock: Clock) -> None:
-        with closing(Patience(seconds=100)) as patience:
-            with patience:
-                await clock.pass_by(1)
-            patience.seconds = 5
-            wait = await begun(patience, asyncio.Event())
-            await clock.pass_by(4.9)
-            assert not wait.done()
-            await clock.pass_by(0.2)
-            assert await wait == "too long"
-
-    played(story)
-
-
-def test_no_wait_goes_on_past_the_end_however_short_it_is() -> None:
-    async def story(clock: Clock) -> None:
-        with closing(Patience(until=clock.time() + 10)) as patience:
-            with patience:
-                await clock.pass_by(9)
-            wait = await begun(patience, asyncio.Event())
-            await clock.pass_by(1.1)
-            assert await wait == "too long"
-            late = await begun(patience, asyncio.Event())
-            await clock.pass_by(0)
-            assert await late == "too long"
-
-    played(story)
-
-
-def test_a_cancellation_from_outside_stays_one() -> None:
-    async def story(clock: Clock) -> None:
-        with closing(Patience(seconds=10)) as patience:
-            wait = await begun(patience, asyncio.Event())
+        with waiting(clock, 100) as somebody:
+            somebody.begins()
             await clock.pass_by(1)
-            wait.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await wait
+            somebody.ends()
+            somebody.patience.allow(5)
+            somebody.begins()
+            await clock.pass_by(4.9)
+            assert somebody.told == 0
+            await clock.pass_by(0.2)
+            assert somebody.told == 1
+
+    played(story)
+
+
+def test_whoever_waits_no_more_is_told_nothing() -> None:
+    async def story(clock: Clock) -> None:
+        with waiting(clock, 10) as somebody:
+            somebody.begins()
+        await clock.pass_by(100)
+        assert somebody.told == 0
 
     played(story)

@@ -217,7 +217,7 @@ def _place_in(wire: _WireEvent) -> tuple[object, ...]:
     return wire.type, wire.item_id, wire.output_index, wire.content_index, wire.summary_index
 
 
-_decoder = msgspec.json.Decoder(_WireEvent)
+_decode = msgspec.json.Decoder(_WireEvent).decode
 
 _DELTAS = {
     "response.output_text.delta": PartKind.TEXT,
@@ -247,9 +247,12 @@ class Translator:
         for name, data in events:
             if self.ended:
                 break
-            wire = _decoded(data)
-            if wire is None:
-                continue
+            try:
+                wire = _decode(data)
+            except (msgspec.DecodeError, RecursionError):
+                if (salvaged := _salvaged(data)) is None:
+                    continue
+                wire = salvaged
             last, delta = self._last, wire.delta
             if last is None or last.of != _place_in(wire) or not isinstance(delta, str) or not delta.isascii() or last.tracked.half:
                 read += self._event(wire, wire.type or name.decode("utf-8", "replace"))
@@ -388,14 +391,9 @@ class Translator:
         return tracked
 
 
-def _decoded(data: bytes) -> _WireEvent | None:
-    """The event, or None for what is no event; text that msgspec refuses for its lone surrogates keeps them, to be joined."""
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError:
-        if data == b"[DONE]":
-            return None
-    except RecursionError:
+def _salvaged(data: bytes) -> _WireEvent | None:
+    """The event in data that msgspec refuses, or None for what is no event; lone surrogates in text are kept, to be joined."""
+    if data == b"[DONE]":
         return None
     try:
         return msgspec.convert(_only_delta_in_halves(json_text.decode_with_halves(data)), _WireEvent)

@@ -174,7 +174,7 @@ class Desk:
             save=partial(self._save, lease),
             ended=_counted,
             stopped=lambda: self._stopped,
-            clock=_now,
+            clock=time.time,
             first_event_grace=self._settings.first_event_grace_seconds,
             deadline=asyncio.get_running_loop().time() + self._settings.turn_timeout_seconds,
         )

@@ -13,6 +13,7 @@ It does no IO. While a batch of events is written a `_Pen` holds the working sta
 import dataclasses
 from collections.abc import Sequence
 from itertools import groupby
+from typing import cast
 
 import msgspec
 from msgspec.structs import replace
@@ -122,25 +123,19 @@ def more_text(output: Output, events: Sequence[ModelEvent]) -> Written | None:
 
     Nearly every read holds nothing else, so it takes the short way.
     """
-    if len(output.open) != 1:
+    if len(output.open) != 1 or not events:
         return None
     (item,) = output.open
     part, key = item.part, item.key
-    if part is None or not item.shows_deltas:
+    if part is None or item.final is not None:  # an item with an open part is announced, and shows its deltas until it ends
         return None
-    kind, source = part.kind, part.source
-    run: list[PartDelta] = []
+    kind, source, is_call = part.kind, part.source, part.kind is PartKind.ARGUMENTS
     for event in events:
-        if not isinstance(event, PartDelta) or event.key != key or event.kind is not kind:
+        if not isinstance(event, PartDelta) or event.key != key or event.kind is not kind or (event.part != source and not is_call):
             return None
-        if event.part != source and kind is not PartKind.ARGUMENTS:
-            return None
-        run.append(event)
-    if not run:
-        return None
-    longer, stream = parts.extended(part, run, output.sequence)
+    longer, stream = parts.extended(part, cast("Sequence[PartDelta]", events), output.sequence)
     size = output.size + len(longer.text) - len(part.text)
-    return replace(output, sequence=output.sequence + len(run), size=size, open=(replace(item, part=longer),)), stream
+    return replace(output, sequence=output.sequence + len(stream), size=size, open=(replace(item, part=longer),)), stream
 
 
 def _run_of(event: ModelEvent) -> object:

@@ -69,17 +69,17 @@ def extended(part: Part, run: Sequence[PartDelta], sequence: int) -> tuple[Part,
     """The part with more text, and the events that say so, numbered from `sequence`."""
     head, kind, has_logprobs = part.delta_head, part.delta_event, part.kind is PartKind.TEXT
     stream: list[StreamEvent] = []
-    logprobs: list[bytes] = []
+    text, logprobs = part.text, [*part.logprobs]
     for number, delta in enumerate(run, start=sequence):
         if has_logprobs:
             data = b'%b%b,"sequence_number":%d,"logprobs":%b}' % (head, encode(delta.text), number, delta.logprobs)
         else:
             data = b'%b%b,"sequence_number":%d}' % (head, encode(delta.text), number)
         stream.append(StreamEvent(kind, number, data))
+        text += delta.text
         if delta.logprobs != b"[]":
             logprobs.append(delta.logprobs)
-    text = part.text + (run[0].text if len(run) == 1 else "".join([delta.text for delta in run]))
-    return replace(part, text=text, logprobs=(*part.logprobs, *logprobs) if logprobs else part.logprobs), tuple(stream)
+    return replace(part, text=text, logprobs=tuple(logprobs)), tuple(stream)
 
 
 def body_of(part: Part) -> JsonObject:

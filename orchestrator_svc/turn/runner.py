@@ -46,7 +46,7 @@ class Surroundings:
     save: Callable[[Turn, Record], asyncio.Future[Saved | SaveFailed]]
     ended: Callable[[Turn], None]
     stopped: Callable[[], Stopped | Cancelled | None]
-    clock: Callable[[], int]
+    clock: Callable[[], float]
     first_event_grace: float
     deadline: float
 
@@ -67,6 +67,7 @@ class _Runner:
         self._grace = asyncio.get_running_loop().time() + around.first_event_grace
         self._listener: asyncio.Task[object] | None = None
         self._is_overdue = False
+        self._cancelled_before = 0
         self._model: Batches | None = None
         self._first: asyncio.Task[tuple[ModelEvent, ...] | None] | None = None
         self._unheard: Stopped | Cancelled | None = None
@@ -77,6 +78,7 @@ class _Runner:
         event: TurnEvent = begun
         task = asyncio.current_task()
         assert task is not None
+        self._cancelled_before = task.cancelling()
         deadline = asyncio.get_running_loop().call_at(self._around.deadline, self._pass_deadline)
         try:
             while True:
@@ -140,15 +142,15 @@ class _Runner:
         """What the model or a tool sends next, unless a deadline or a shutdown comes first."""
         if self._is_overdue:
             return _overdue()
-        self._listener, before, model = task, task.cancelling(), self._model
+        self._listener, model = task, self._model
         try:
             if model is not None and self._first is None and self.turn.phase is not Phase.WAITING:
-                return ModelSent(await anext(model), self._around.clock())
+                return ModelSent(await anext(model), int(self._around.clock()))
             return await self._tool_ended() if self._tools else await self._first_sent()
         except StopAsyncIteration:
             return self._sent(None)
         except asyncio.CancelledError:
-            if self._is_overdue and task.uncancel() <= before:
+            if self._is_overdue and task.uncancel() <= self._cancelled_before:
                 return _overdue()
             return self._stopped_or_raise(task)
         finally:
@@ -206,7 +208,7 @@ class _Runner:
 
     def _sent(self, batch: tuple[ModelEvent, ...] | None) -> ModelSent:
         """A provider ends every call with an event of its own; should it not, the call has failed."""
-        return ModelSent((failed(EngineError()),) if batch is None else batch, self._around.clock())
+        return ModelSent((failed(EngineError()),) if batch is None else batch, int(self._around.clock()))
 
     async def _hang_up(self) -> None:
         """Ends the model call, and with it the connection to the engine, and the tools that still run."""

@@ -209,8 +209,12 @@ class Store:
         """Forgets a batch of the idempotency keys whose time is over; says whether there may be more."""
         return await self._expire("expire_keys")
 
+    async def expire_claims(self) -> bool:
+        """Forgets a batch of the claims of rounds that are not run again; says whether there may be more."""
+        return await self._expire("expire_claims")
+
     async def _expire(self, statement: str) -> bool:
-        values: Values = {"limit": self._sweep_batch}
+        values: Values = {"limit": self._sweep_batch, "wait_seconds": self._longest_turn_seconds}
         expired = await self._pools.background.run(lambda connection: rows(connection, statement, values))
         return len(expired) == self._sweep_batch
 

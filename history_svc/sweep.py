@@ -22,6 +22,7 @@ async def keep_sweeping(stores: Stores, interval: float) -> None:
 
 async def sweep(stores: Stores) -> None:
     """Deletes what has expired, then the items that nothing names any more."""
-    for batch in (stores.turns.expire_responses, stores.turns.expire_keys, stores.events.sweep, stores.turns.sweep_tree):
+    turns, events = stores.turns, stores.events
+    for batch in (turns.expire_responses, turns.expire_keys, turns.expire_claims, events.sweep, turns.sweep_tree):
         while await batch():
             pass

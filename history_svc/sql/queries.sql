@@ -286,6 +286,18 @@ using expired
 where i.owner = expired.owner and i.key = expired.key
 returning i.key
 
+-- name: expire_claims
+-- Forgets some of the claims of rounds whose turn has ended; one that runs on for a while after its end may still settle them.
+with expired as materialized (
+  select c.tree_key, c.claim_id from claim c
+  where c.claim_id like 'call\_%%' and c.claimed_at <= now() - make_interval(secs => %(wait_seconds)s)
+    and not exists (select from work w where w.response_id = split_part(c.response_id, '/', 1))
+  order by c.claimed_at limit %(limit)s for update skip locked)
+delete from claim c
+using expired
+where c.tree_key = expired.tree_key and c.claim_id = expired.claim_id
+returning c.claim_id
+
 -- name: enqueue_turn
 -- Queues a turn; all of it stands in the function.
 select enqueue_turn(

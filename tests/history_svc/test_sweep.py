@@ -225,3 +225,35 @@ async def test_claims_go_with_their_tree(open_client: Open, stores: Stores, data
         await client.delete(kept.response_id)
         await sweep(stores)
         assert rows(database, "select count(*) from claim") == [(0,)]
+
+
+async def test_claims_of_a_round_go_once_their_turn_has_ended(open_client: Open, stores: Stores, database: str) -> None:
+    async with open_client() as client:
+        turn = root("q", "a")
+        await client.commit(turn)
+        block = new_block(tree_key_of(turn.response_id))
+        await client.claim(block.id("mcpr"), turn.response_id)
+        for number in range(7):
+            await client.claim(block.id("call", number), f"{turn.response_id}/{number}")
+        change(
+            database,
+            "insert into work (response_id, tree_key, owner, conversation_id, request) select response_id, tree_key, owner, '', '' from response",
+        )
+
+        await sweep(stores)
+        assert rows(database, "select count(*) from claim") == [(8,)]
+
+        change(database, "delete from work")
+        await sweep(stores)
+        assert rows(database, "select claim_id from claim") == [(block.id("mcpr"),)]
+
+
+async def test_young_claims_of_a_round_are_kept(open_client: Open, settings: HistorySettings, database: str) -> None:
+    async with open_client() as client, open_stores(settings) as stores:
+        turn = root("q", "a")
+        await client.commit(turn)
+        await client.claim(new_block(tree_key_of(turn.response_id)).id("call"), f"{turn.response_id}/1")
+
+        await sweep(stores)
+
+        assert rows(database, "select count(*) from claim") == [(1,)]

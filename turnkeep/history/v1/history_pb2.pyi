@@ -623,7 +623,7 @@ class ClaimCallRequest(_message.Message):
     claim_id: _builtins.str
     """What may happen once: the id of a call or of an approval request. Its tree key says where the claim is kept."""
     response_id: _builtins.str
-    """The response whose turn is about to run the call."""
+    """Who is about to run the call: the response whose turn it is, or one attempt at that turn (the response's id, `/`, the attempt's token)."""
     def __init__(
         self,
         *,

@@ -75,6 +75,7 @@ class HistoryServiceStub:
     ClaimCall: _grpc.UnaryUnaryMultiCallable[_history_pb2.ClaimCallRequest, _history_pb2.ClaimCallReply]
     """Claims a call that may run at most once, before it is run. The first claim of an id is granted; every later one is told what became of it.
     Idempotent by (claim_id, response_id): the response that holds a claim is granted it again as long as it is not settled.
+    A claim is kept as long as its tree; that of a background turn's own call (`call_...`) until some time after the turn has ended.
     Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with NOT_FOUND `claim_not_found` when the id belongs
     to another owner.
     """
@@ -192,6 +193,7 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     ClaimCall: _aio.UnaryUnaryMultiCallable[_history_pb2.ClaimCallRequest, _history_pb2.ClaimCallReply]  # type: ignore[assignment]
     """Claims a call that may run at most once, before it is run. The first claim of an id is granted; every later one is told what became of it.
     Idempotent by (claim_id, response_id): the response that holds a claim is granted it again as long as it is not settled.
+    A claim is kept as long as its tree; that of a background turn's own call (`call_...`) until some time after the turn has ended.
     Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with NOT_FOUND `claim_not_found` when the id belongs
     to another owner.
     """
@@ -348,6 +350,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_history_pb2.ClaimCallReply, _abc.Awaitable[_history_pb2.ClaimCallReply]]:
         """Claims a call that may run at most once, before it is run. The first claim of an id is granted; every later one is told what became of it.
         Idempotent by (claim_id, response_id): the response that holds a claim is granted it again as long as it is not settled.
+        A claim is kept as long as its tree; that of a background turn's own call (`call_...`) until some time after the turn has ended.
         Fails with INVALID_ARGUMENT `invalid_request` for an id that carries no tree key, and with NOT_FOUND `claim_not_found` when the id belongs
         to another owner.
         """

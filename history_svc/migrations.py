@@ -12,6 +12,8 @@ import psycopg
 
 from history_svc.statements import STATEMENTS
 
+LOCK_SECONDS = 10.0
+
 
 class MigrationChanged(Exception):
     """A migration file is not what was applied to the database under its number."""
@@ -38,8 +40,12 @@ def migrations() -> list[Migration]:
 
 
 async def migrate(dsn: str) -> list[str]:
-    """Applies what is missing and gives the names of what was applied; `dsn` leads to the database directly. Raises MigrationChanged."""
+    """Applies what is missing and gives the names of what was applied; `dsn` leads to the database directly.
+
+    Raises MigrationChanged, and psycopg's errors: LockNotAvailable where another process has held a lock for LOCK_SECONDS.
+    """
     async with await psycopg.AsyncConnection.connect(dsn, prepare_threshold=None, connect_timeout=5) as connection:
+        await connection.execute(STATEMENTS["bound_lock_waits"], {"milliseconds": int(LOCK_SECONDS * 1000)})
         await connection.execute(STATEMENTS["lock_schema"])
         await connection.execute(STATEMENTS["make_migration_table"])
         applied: dict[int, str] = dict(await (await connection.execute(STATEMENTS["applied_migrations"])).fetchall())

@@ -497,6 +497,10 @@ where claim.tree_key = dropped.tree_key and claim.owner = dropped.owner
 -- Does the database answer?
 select 1
 
+-- name: bound_lock_waits
+-- Until the transaction ends: whoever waits longer for a lock gives up.
+select set_config('lock_timeout', %(milliseconds)s::text, true)
+
 -- name: lock_schema
 -- One process at a time brings the schema up to date; the lock ends with the transaction, so a pooler cannot keep it.
 select pg_advisory_xact_lock(8385557893011)

@@ -2,12 +2,14 @@
 
 import asyncio
 import sys
+from typing import LiteralString, cast
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from history_svc.migrations import MigrationChanged, migrate, migrations
+from history_svc.statements import STATEMENTS
 from tests.history_svc.database import change, rows
 
 PLANNER_QUERY = """
@@ -53,6 +55,15 @@ async def test_a_migration_that_was_changed_is_refused(database: str) -> None:
 
     with pytest.raises(MigrationChanged, match=r"0001_history\.sql"):
         await migrate(database)
+
+
+async def test_a_process_that_migrates_for_ever_does_not_keep_others_waiting(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("history_svc.migrations.LOCK_SECONDS", 0.1)
+    with psycopg.connect(database) as other:
+        other.execute(cast("LiteralString", STATEMENTS["lock_schema"]))
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            await migrate(database)
+    assert await migrate(database) == []
 
 
 async def test_a_database_that_is_ahead_is_left_alone__b146(database: str) -> None:

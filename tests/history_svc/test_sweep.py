@@ -237,7 +237,8 @@ async def test_claims_of_a_round_go_once_their_turn_has_ended(open_client: Open,
             await client.claim(block.id("call", number), f"{turn.response_id}/{number}")
         change(
             database,
-            "insert into work (response_id, tree_key, owner, conversation_id, request) select response_id, tree_key, owner, '', '' from response",
+            "insert into work (response_id, tree_key, owner, conversation_id, request)"
+            " select response_id, tree_key, owner, '', '' from response",
         )
 
         await sweep(stores)

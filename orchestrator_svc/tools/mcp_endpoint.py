@@ -139,11 +139,12 @@ def _with_scheme(authorization: str) -> str:
 
 
 def _secrets(values: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The longest first, so that no part of one is left when a shorter one stands within it."""
+    """Each as it is and as JSON writes it; the longest first, so that no part of one is left when a shorter one stands within it."""
     found: set[str] = set()
     for name, value in values:
         if name == "authorization":
             found |= {one for one in (value, value.rpartition(" ")[2]) if len(one) >= _SHORTEST_TOKEN}
         elif len(value) >= _SHORTEST_SECRET:
             found.add(value)
+    found |= {json.dumps(secret, ensure_ascii=ascii)[1:-1] for secret in found for ascii in (True, False)}
     return tuple(sorted(found, key=len, reverse=True))

@@ -156,6 +156,13 @@ async def test_a_secret_that_a_result_repeats_is_taken_out_of_it_B087() -> None:
     assert json.loads(str(result.output))["authorization"] == "[redacted]"
 
 
+async def test_a_secret_with_a_quote_in_it_is_taken_out_of_a_structured_result() -> None:
+    async with FakeMcpServer() as fake, opened() as client:
+        result = await run(client, McpServer("s", fake.url, {"X-Key": 'half "and" half'}), "leak")
+    assert "and" not in str(result)
+    assert "[redacted]" in str(result.output)
+
+
 async def test_a_tool_that_the_server_does_not_know_is_a_failure() -> None:
     async with FakeMcpServer() as fake, opened() as client:
         result = await run(client, McpServer("s", fake.url), "nothing")

@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 from prometheus_client import Counter, Gauge, Histogram
 from structlog.contextvars import bind_contextvars
 
-from orchestrator_svc.errors import Overloaded, ShuttingDown
+from orchestrator_svc.errors import InvalidRequest, Overloaded, ShuttingDown
 from orchestrator_svc.history import History
 from orchestrator_svc.providers.base import Provider
 from orchestrator_svc.request import Asked
@@ -103,6 +103,8 @@ class Desk:
 
         Raises what a turn would be refused with, and CompactionFailed.
         """
+        if asked.conversation_id is not None:
+            raise InvalidRequest("A conversation is compacted by a turn in it.", param="conversation_id")
         with self._seat():
             turn = await self._unless_stopped(self._opening.open(replace(asked, store=False, compact_only=True)))
             async with aclosing(run(turn, self.surroundings())) as batches:

@@ -17,6 +17,7 @@ from orchestrator_svc.items import JsonObject
 from orchestrator_svc.tools.base import ToolCall, ToolResult
 from orchestrator_svc.turn.events import Begun, GracePassed, ModelFailed, ModelFinished, Saved
 from svckit.errors import ServiceError
+from svckit.ids import new_block, new_tree_key
 from tests.end_to_end.prompts import input_bytes, kinds, texts
 from tests.fakes.answers import Usage
 from tests.fakes.engine import FakeEngine
@@ -353,6 +354,13 @@ async def compact(world: World, *input: JsonObject, owner: str = "ada", **fields
     """POST /v1/responses/compact, as the desk answers it."""
     request = replace(asked(*input, **fields), owner=owner)  # type: ignore[arg-type]
     return msgspec.json.decode(await world.desk.compact(request), type=JsonObject)
+
+
+async def test_a_conversation_is_not_compacted_on_its_own(world: World) -> None:
+    """It would be written to without its lease."""
+    with pytest.raises(InvalidRequest) as refused:
+        await compact(world, user("Hello"), conversation_id=new_block(new_tree_key()).id("conv"))
+    assert refused.value.param == "conversation_id"
 
 
 async def test_a_compaction_on_its_own_gives_the_users_messages_and_one_item(world: World, scribe: Scribe) -> None:

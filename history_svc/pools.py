@@ -74,7 +74,7 @@ class Pool:
             yield self
         finally:
             if self._caring:
-                await asyncio.wait(self._caring)
+                await asyncio.wait(self._caring, timeout=self._wait_seconds)
             await self._pool.close()
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:

@@ -27,11 +27,10 @@ class LoadError(Exception):
 
 @dataclass(slots=True)
 class Answer:
-    """One answer: its bytes, seconds from the request to its first and last byte, microseconds that each stamped token was under way."""
+    """One answer: its bytes, seconds from the request to its last byte, microseconds that each stamped token was under way."""
 
     head: bytes = b""
     parts: list[bytes] = field(default_factory=list)
-    first: float = 0.0
     seconds: float = 0.0
     delays: list[int] = field(default_factory=list)
 
@@ -105,7 +104,6 @@ class Connection(asyncio.Protocol):
             self._done.set_result(None)
 
     def _head_taken(self, data: bytes) -> bytes:
-        self._answer.first = time.perf_counter() - self._started
         head, _, rest = data.partition(b"\r\n\r\n")
         self._answer.head = head
         length = _LENGTH.search(head)

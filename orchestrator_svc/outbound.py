@@ -45,14 +45,6 @@ class Origin:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A URL that may be reached, and the addresses at which: no other may be connected to for it."""
-
-    origin: Origin
-    addresses: tuple[str, ...]
-
-
 async def system_resolver(host: str, port: int) -> tuple[str, ...]:
     """All addresses of a host, in the order in which the system would try them. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -68,11 +60,6 @@ class Guard:
         self._resolve = resolve
         self._allowed = tuple(read_rule(entry, "allow_hosts") for entry in settings.allow_hosts)
         self._denied = tuple(read_rule(entry, "deny_hosts") for entry in settings.deny_hosts)
-
-    async def check(self, url: str) -> Target:
-        """Where the URL may be reached. Raises OutboundRefused."""
-        origin = self.admit(url)
-        return Target(origin, await self.addresses(origin.host, origin.port))
 
     def admit(self, url: str) -> Origin:
         """What can be said without a resolver: the form of the URL, and hosts denied by name. Raises OutboundRefused."""

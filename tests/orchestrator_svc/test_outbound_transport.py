@@ -41,7 +41,7 @@ async def test_a_dns_answer_that_changes_between_check_and_connection_is_judged_
     async with FakeWeb() as web:
         rebinding = guard(("93.184.216.34",), ("127.0.0.1",), allow=())
         async with guarded_client(rebinding, {}, 5) as client:
-            await rebinding.check(f"http://site.test:{web.port}/")
+            await rebinding.addresses("site.test", web.port)
             with pytest.raises(OutboundRefused):
                 await client.get(f"http://site.test:{web.port}/")
         assert web.connections == 0

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import Struct
+
 from orchestrator_svc.errors import InvalidRequest
 from orchestrator_svc.items import Item
 from orchestrator_svc.request import Asked
@@ -56,6 +58,21 @@ def reply_of(batch: Batch) -> wire.CreateResponseReply:
     for event in batch.events:
         add(type=event.type, sequence_number=event.sequence_number, data=event.data)
     return reply
+
+
+class Chunk(Struct, frozen=True):
+    """A piece of a relayed body, with the field of a `RelayReply`: a caller in this process reads it as one."""
+
+    chunk: bytes
+
+    def ByteSize(self) -> int:  # protobuf's name for it
+        """How large the message would be, or a little less."""
+        return len(self.chunk)
+
+
+def chunk_reply(piece: Chunk) -> wire.RelayReply:
+    """A piece of a relayed body as a message."""
+    return wire.RelayReply(chunk=piece.chunk)
 
 
 def item_of(item: Item) -> WireItem:

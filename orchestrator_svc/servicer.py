@@ -6,17 +6,19 @@ from typing import cast
 import grpc
 
 from orchestrator_svc.conversations import Conversations
-from orchestrator_svc.convert import asked_of, check_owner, check_relayed, item_of, queued_of, reply_of
+from orchestrator_svc.convert import Chunk, asked_of, check_owner, check_relayed, chunk_reply, item_of, queued_of, reply_of
 from orchestrator_svc.providers.base import Provider
 from orchestrator_svc.turn.actions import Batch
 from orchestrator_svc.turn.background import BackgroundTurns
 from orchestrator_svc.turn.desk import Desk
+from svckit.grpc_server import Messages
 from turnkeep.orchestrator.v1 import orchestrator_pb2 as wire
 from turnkeep.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 
 Context = grpc.aio.ServicerContext[object, object]
 
-MESSAGES = {Batch: reply_of}
+# what handlers give in place of messages
+MESSAGES: Messages = {Batch: reply_of, Chunk: chunk_reply}
 
 
 class Orchestrator(OrchestratorServiceServicer):
@@ -59,4 +61,4 @@ class Orchestrator(OrchestratorServiceServicer):
             passed = [wire.Header(name=name, value=value) for name, value in head.headers]
             yield wire.RelayReply(head=wire.RelayHead(status=head.status, headers=passed))
             async for chunk in chunks:
-                yield wire.RelayReply(chunk=chunk)
+                yield cast("wire.RelayReply", Chunk(chunk))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Patience:
-    """Calls `expired`, once, when a wait takes more than `seconds`. To be closed at the end.
+    """Calls `expired` when a wait takes more than `seconds`, and is then over unless others are allowed. To be closed at the end.
 
     Whoever waits sets `since` to the event loop's time before each wait, and to None after it.
     """

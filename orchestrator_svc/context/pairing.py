@@ -28,7 +28,8 @@ def still_open(open_call_ids: Iterable[str], items: Iterable[Item], param: str =
 
 
 class CallIds:
-    """The call ids that rendered items hold. Engines may count their calls anew in each request; a new call gets none of these.
+    """The call ids that rendered items hold. Engines may count their calls anew in each request; a new call gets none of these, so that the
+    model can tell them apart.
 
     Most turns make no call, so that they are looked for only with the first: the items may be megabytes.
     """

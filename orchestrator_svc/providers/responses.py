@@ -19,7 +19,7 @@ from orchestrator_svc.providers import faults
 from orchestrator_svc.providers.base import Batches, RelayedHead
 from orchestrator_svc.providers.engine_http import EngineHttp, open_engine_http
 from orchestrator_svc.providers.relay import relayed
-from orchestrator_svc.providers.sse import EventTooLarge, Parser
+from orchestrator_svc.providers.sse import MAX_EVENT_BYTES, EventTooLarge, Parser
 from orchestrator_svc.request import TurnRequest, engine_fields
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
 from orchestrator_svc.turn.actions import CallModel
@@ -93,6 +93,7 @@ class ResponsesProvider:
             log.warning("the engine did not answer to the end", reason=error.reason, cause=_cause(error))
             yield (faults.failed(error),)
         except EventTooLarge:
+            log.warning("the engine sent an event that is too large", limit=MAX_EVENT_BYTES)
             yield (faults.failed(EngineError()),)
 
     async def count(self, request: TurnRequest, model_call: CallModel) -> int | None:

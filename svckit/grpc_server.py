@@ -227,9 +227,11 @@ def _written(stream: _Stream) -> _Unary:
 
     async def serve(request: object, context: Context) -> None:
         write = context.write
+        hand_over: Callable[[object], bool] | None = getattr(context, "hand_over", None)  # only a local channel's has it
         async with aclosing(stream(request, context)) as messages:
             async for message in messages:
-                await write(message)
+                if hand_over is None or not hand_over(message):
+                    await write(message)
 
     return serve
 

@@ -229,6 +229,10 @@ class _Call(grpc.aio.Call):
         """Takes a streamed reply from the handler."""
         raise NotImplementedError
 
+    def handed_over(self, message: object) -> bool:
+        """Gives a streamed reply to its reader at once, if that takes it; else it is to be put."""
+        return False
+
     def _end(self, status: StatusCode, details: str) -> None:
         """The call ends, once: later ends change nothing."""
         if self._status is not None:
@@ -355,11 +359,7 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
         if size > MAX_MESSAGE_BYTES:
             self.break_off(StatusCode.RESOURCE_EXHAUSTED, _too_large(size))
             raise asyncio.CancelledError
-        if self._is_copying:
-            message = self._route.copied(self._handler, message)
-        if self.take is not None and not self._unread and self.take(message):
-            return
-        self._unread.append((message, size))
+        self._unread.append((self._route.copied(self._handler, message) if self._is_copying else message, size))
         self._unread_bytes += size
         news = self._news
         if news is not None:
@@ -369,6 +369,11 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
         if len(self._unread) >= WINDOW_MESSAGES or self._unread_bytes >= WINDOW_BYTES:
             self._room = self._loop.create_future()
             await self._room
+
+    def handed_over(self, message: object) -> bool:
+        if self.take is None or self._unread or self._status is not None or cast("_Sized", message).ByteSize() > MAX_MESSAGE_BYTES:
+            return False
+        return self.take(self._route.copied(self._handler, message) if self._is_copying else message)
 
     def __aiter__(self) -> AsyncIterator[R]:
         return self
@@ -413,6 +418,7 @@ class _Context(grpc.aio.ServicerContext[object, object]):
 
     def __init__(self, call: _Call) -> None:
         self._call = call
+        self.hand_over = call.handed_over
         self.status: StatusCode | None = None
         self.status_details = ""
 

@@ -90,6 +90,8 @@ class EngineHttp:
 
     async def settle(self, response: aiohttp.ClientResponse) -> None:
         """Reads the last bytes of an answer that is over, so that its connection can be used again; waits for them only shortly."""
+        if response.content.at_eof():
+            return
         with suppress(TimeoutError, aiohttp.ClientError, OSError):
             async with asyncio.timeout(_LAST_BYTES_SECONDS):
                 while await response.content.readany():

@@ -100,10 +100,11 @@ class Stream:
     def take(self, reply: CreateResponseReply) -> bool:
         """Writes the events of a reply at once, unless the client is behind or the last event is among them: those are `write`'s."""
         events = reply.events
-        if not self.response.flows or self.tape.ended or events[-1].type in TERMINAL:
+        response, tape = self.response, self.tape
+        if not response.flows or tape.ended or events[-1].type in TERMINAL:
             return False
         self.heartbeat.touch()
-        self.response.write_now(self.tape.framed(events))
+        response.write_now(tape.framed(events))
         return True
 
     async def write(self, events: Iterable[Event]) -> None:

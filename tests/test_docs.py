@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
 import msgspec
 import prometheus_client
 import pytest
@@ -157,8 +158,9 @@ def test_every_setting_that_the_readme_speaks_of_exists() -> None:
 
 
 def statuses_by_code() -> dict[str, set[int]]:
-    """The HTTP statuses of each error code that the rooms declare."""
-    found: dict[str, set[int]] = {}
+    """The HTTP statuses of each error code that the rooms declare, and of what gRPC itself says of a service that does not answer."""
+    silent = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    found = {code.name.lower(): {int(edge_errors.http_status(shared_errors.error_of(code, None, ())))} for code in silent}
     for module in (edge_errors, orchestrator_errors, history_errors, shared_errors):
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, ServiceError) and kind not in (ServiceError, shared_errors.RemoteError):

@@ -14,6 +14,7 @@ from history_svc.model import (
     FoundItem,
     Item,
     KeyClaim,
+    LogPart,
     NewConversation,
     NewEvents,
     NewItems,
@@ -257,9 +258,11 @@ def events_of(request: pb.AppendEventsRequest) -> NewEvents:
     return NewEvents(first, types, [event.data for event in request.events], request.ended)
 
 
-def watch_replies(events: list[Event]) -> Iterator[pb.WatchEventsReply]:
-    """Events in messages of about 1 MiB."""
-    for group in in_groups(events, _event_size):
+def watch_replies(part: LogPart) -> Iterator[pb.WatchEventsReply]:
+    """Events in messages of about 1 MiB, or that there will be no more of them."""
+    if not part.events:
+        yield pb.WatchEventsReply(lost_behind=part.lost_behind)
+    for group in in_groups(part.events, _event_size):
         yield pb.WatchEventsReply(events=[pb.LoggedEvent(type=type, sequence_number=number, data=data) for number, type, data in group])
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 
 from history_svc.bell import DEAF_SECONDS, HEARING_SECONDS, Bell
 from history_svc.errors import EventsGone, LeaseLost, ResponseNotFound, WatchTimeout
-from history_svc.model import Event, LogPart, NewEvents, events_behind
+from history_svc.model import LogPart, NewEvents, events_behind
 from history_svc.pools import Pools
 from history_svc.reading import Values, key_of, rows
 from history_svc.settings import HistorySettings
@@ -44,8 +44,11 @@ class EventLog:
             raise LeaseLost(id=response_id)
         self._bell.ring(response_id)
 
-    async def watch(self, owner: str, response_id: str, after: int, *, only_logged: bool = False) -> AsyncGenerator[list[Event], None]:
-        """The events behind a number, as they are stored, until the last one of the turn; or those only that are stored already."""
+    async def watch(self, owner: str, response_id: str, after: int, *, only_logged: bool = False) -> AsyncGenerator[LogPart, None]:
+        """The events behind a number, as they are stored, until the last one of the turn; or those only that are stored already.
+
+        The last part has no events where the turn's last ones were lost.
+        """
         key = key_of(owner, "response_id", response_id, ResponseNotFound)
         now = asyncio.get_running_loop().time
         quiet_until = now() + self._longest_turn_seconds
@@ -55,9 +58,11 @@ class EventLog:
                 part = await self._part(key, after)
                 if part.events:
                     after = part.events[-1].number
-                    yield part.events
+                    yield part
                     quiet_until = now() + self._longest_turn_seconds
                 elif part.ended or only_logged:
+                    if part.lost_behind is not None and after <= part.lost_behind and not only_logged:
+                        yield part
                     return
                 elif now() >= quiet_until:
                     raise WatchTimeout(id=response_id)
@@ -76,12 +81,12 @@ class EventLog:
             found = await self._pools.read.run(lambda connection: rows(connection, "events_behind", values))
         if not found:
             raise ResponseNotFound(id=key["response_id"])
-        is_kept, closed, is_over, turn_ended = found[0][:4]
+        is_kept, closed, is_over, turn_ended, last_number = found[0][:5]
         if not is_kept:
             raise EventsGone(id=key["response_id"])
-        batches = [row[4:] for row in found if row[4] is not None]
+        batches = [row[5:] for row in found if row[5] is not None]
         events = [event for first, types, data in batches for event in events_behind(first, types, data, after)]
-        return LogPart(events, closed or is_over, turn_ended)
+        return LogPart(events, closed or is_over, turn_ended, last_number if is_over and not closed else None)
 
     async def sweep(self) -> bool:
         """Deletes a batch of the events of a log whose time is over; says whether there was one."""

@@ -294,11 +294,15 @@ class NewEvents:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """The next events of a log; `ended` when no other will come behind them; a turn ends a little before its log."""
+    """The next events of a log; `ended` when no other will come behind them; a turn ends a little before its log.
+
+    `lost_behind` is the number of the last event where the turn's own last ones will never come.
+    """
 
     events: list[Event]
     ended: bool
     turn_ended: bool
+    lost_behind: int | None = None
 
 
 class KeyClaim(NamedTuple):

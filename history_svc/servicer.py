@@ -184,8 +184,8 @@ class HistoryServicer(HistoryServiceServicer):
         owner, only_logged = checked_owner(request.owner), request.only_logged
         watching = self._events.watch(owner, request.response_id, request.starting_after, only_logged=only_logged)
         async with aclosing(watching) as parts:
-            async for events in parts:
-                for reply in watch_replies(events):
+            async for part in parts:
+                for reply in watch_replies(part):
                     yield reply
 
     async def ClaimIdempotencyKey(self, request: pb.ClaimIdempotencyKeyRequest, context: Context) -> pb.ClaimIdempotencyKeyReply:

@@ -52,6 +52,11 @@ def events_of(response: bytes) -> list[StreamEvent]:
     return [_event(number, body) for number, body in enumerate(bodies)]
 
 
+def end_of(response: bytes, number: int) -> list[StreamEvent]:
+    """The terminal event of a response object, if its status has one."""
+    return [_event(number, body) for body in _end(msgspec.json.decode(response, type=_Stored), response)]
+
+
 def _beginning(response: bytes) -> Iterator[Body]:
     known = msgspec.json.decode(response, type=dict[str, Raw])
     begun = known | {name: value for name, value in _NEW_RESPONSE.items() if name in known} | {"status": "in_progress"}

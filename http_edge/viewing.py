@@ -1,7 +1,8 @@
 """Watching a background turn: its event log as a stream, from any event on and to its end.
 
 A viewer only looks. When it leaves, the turn goes on; when the view breaks off, so does the connection, and nothing is made up: the
-viewer comes back with the number of the last event that it has.
+viewer comes back with the number of the last event that it has. Where the last events of a turn were lost, its stored response ends the
+stream.
 """
 
 import asyncio
@@ -9,11 +10,15 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
+from http_edge import render
 from http_edge.clients import CLIENTS
 from http_edge.metrics import VIEWERS
 from http_edge.middlewares import OWNER
+from http_edge.replay import end_of
+from http_edge.settings import EDGE_SETTINGS
 from http_edge.sse import open_stream
-from turnkeep.history.v1.history_pb2 import WatchEventsReply, WatchEventsRequest
+from turnkeep.history.v1.history_pb2 import GetResponseRequest, WatchEventsReply, WatchEventsRequest
+from turnkeep.orchestrator.v1.orchestrator_pb2 import StreamEvent
 
 FROM_THE_START = -1
 # A log without an event for so long is taken for one that has none yet: the answer begins, and silence is filled with heartbeats.
@@ -28,10 +33,10 @@ async def view(request: web.Request, response_id: str, *, starting_after: int = 
     asked = WatchEventsRequest(owner=request[OWNER], response_id=response_id, starting_after=starting_after)
     with VIEWERS.track_inprogress():
         async with clients.caller.stream(clients.history.WatchEvents, asked, deadline=None) as replies:
-            return await _copied(request, replies, padded)
+            return await _copied(request, response_id, replies, padded)
 
 
-async def _copied(request: web.Request, replies: Replies, padded: bool) -> web.StreamResponse:
+async def _copied(request: web.Request, response_id: str, replies: Replies, padded: bool) -> web.StreamResponse:
     first = asyncio.ensure_future(_next(replies))
     try:
         await asyncio.wait({first}, timeout=_GRACE_SECONDS)
@@ -40,12 +45,20 @@ async def _copied(request: web.Request, replies: Replies, padded: bool) -> web.S
         async with open_stream(request, padded=padded) as stream:
             reply = await first
             while reply is not None:
-                await stream.write(reply.events)
+                lost = reply.HasField("lost_behind")
+                await stream.write(await _stored_end(request, response_id, reply.lost_behind + 1) if lost else reply.events)
                 reply = None if stream.tape.ended else await anext(replies, None)
         return stream.response
     finally:
         first.cancel()
         await asyncio.wait({first})
+
+
+async def _stored_end(request: web.Request, response_id: str, number: int) -> list[StreamEvent]:
+    clients, asked = request.app[CLIENTS], GetResponseRequest(owner=request[OWNER], response_id=response_id)
+    deadline = request.app[EDGE_SETTINGS].history_timeout_seconds
+    reply = await clients.caller.unary(clients.history.GetResponse, asked, deadline=deadline, idempotent=True)
+    return end_of(render.response(response_id, reply), number)
 
 
 async def _next(replies: Replies) -> WatchEventsReply | None:

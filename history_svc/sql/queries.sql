@@ -363,7 +363,7 @@ select append_events(
 select l.response_id is not null and (l.ended_at is null or l.ended_at > now() - make_interval(secs => %(keep_seconds)s)) as is_kept,
        coalesce(l.closed, true) as closed,
        coalesce(l.ended_at <= now() - make_interval(secs => %(last_event_seconds)s), false) as is_over,
-       l.ended_at is not null as turn_ended, e.first_number, e.types, e.events
+       l.ended_at is not null as turn_ended, coalesce(l.last_number, -1) as last_number, e.first_number, e.types, e.events
 from response r
 left join event_log l on l.tree_key = r.tree_key and l.response_id = r.response_id and l.owner = r.owner
 left join lateral (

@@ -90,6 +90,10 @@ async def test_a_turn_that_ended_long_ago_has_no_further_event(client: Client, d
     change(database, f"update event_log set ended_at = now() - make_interval(secs => {LAST_EVENT_SECONDS})")
 
     assert await client.watch(id) == events("a")
+    for after, told in ((-1, [0]), (0, [0]), (1, [])):  # whoever has been told of the end comes back behind it
+        request = pb.WatchEventsRequest(owner=OWNER, response_id=id, starting_after=after)
+        replies = [reply async for reply in client.stub.WatchEvents(request)]
+        assert [reply.lost_behind for reply in replies if reply.HasField("lost_behind")] == told
 
 
 async def test_what_is_logged_so_far_is_given_without_waiting(client: Client) -> None:
@@ -213,7 +217,7 @@ async def test_a_long_log_is_read_in_parts(settings: HistorySettings, open_clien
         await client.log(taken, "end", first=80, ended=True)
 
         async with aclosing(stores.events.watch(OWNER, id, -1)) as parts:
-            sizes = [sum(len(event.data) for event in part) async for part in parts]
+            sizes = [sum(len(event.data) for event in part.events) async for part in parts]
 
         assert sum(sizes) > 8_000_000
         assert max(sizes) < PART_BYTES + 200_000

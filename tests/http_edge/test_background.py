@@ -24,6 +24,7 @@ from tests.http_edge.fake_services import (
 )
 from tests.http_edge.test_drain import Stopping
 from turnkeep.common.v1.common_pb2 import RESPONSE_STATUS_CANCELLED, RESPONSE_STATUS_QUEUED
+from turnkeep.history.v1.history_pb2 import WatchEventsReply
 
 PATH = f"/v1/responses/{RESPONSE_ID}"
 ASKED = {"model": "m", "input": "hi", "background": True}
@@ -95,6 +96,27 @@ async def test_a_viewer_of_a_cancelled_run_gets_what_there_was_and_no_invented_e
     house.history.watch = lambda request: playing(logged(*EVENTS[:5]))
     for answer in (await house.http.get(f"{PATH}?stream=true"), await house.create(ASKED | {"stream": True})):
         assert await answer.read() == framed(EVENTS[:5]) + DONE
+
+
+@pytest.mark.parametrize(("status", "event"), [("completed", "response.completed"), ("failed", "response.failed"), ("cancelled", None)])
+async def test_where_the_last_events_were_lost_the_stored_response_ends_the_stream(house: House, status: str, event: str | None) -> None:
+    body = response_object(RESPONSE_ID, status) | {"background": True}
+    del body["id"], body["output"]
+    house.history.responses["default", RESPONSE_ID] = stored(body)
+    lost = WatchEventsReply(lost_behind=4)
+    house.history.watch = lambda request: playing(*([logged(*EVENTS[:5])] if request.starting_after < 0 else []), lost)
+
+    whole = await (await house.http.get(f"{PATH}?stream=true")).read()
+    again = await (await house.http.get(f"{PATH}?stream=true&starting_after=4")).read()
+
+    assert whole == framed(EVENTS[:5]) + again
+    if event is None:
+        assert again == DONE
+    else:
+        head, _, data = again.removesuffix(DONE).strip().partition(b"\ndata: ")
+        told = msgspec.json.decode(data)
+        assert (head.decode(), told["type"], told["sequence_number"]) == (f"event: {event}", event, 5)
+        assert told["response"] == await (await house.http.get(PATH)).json()
 
 
 async def test_a_viewer_of_nothing_yet_gets_heartbeats() -> None:

@@ -1776,6 +1776,11 @@ class WatchEventsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    LOST_BEHIND_FIELD_NUMBER: _builtins.int
+    lost_behind: _builtins.int
+    """The turn has ended and its response is stored, but its last events were lost: none comes behind this number. Only in the last message, without
+    events.
+    """
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoggedEvent]:
         """The events, in order."""
@@ -1784,12 +1789,15 @@ class WatchEventsReply(_message.Message):
         self,
         *,
         events: _abc.Iterable[Global___LoggedEvent] | None = ...,
+        lost_behind: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lost_behind", b"_lost_behind", "lost_behind", b"lost_behind"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lost_behind", b"_lost_behind", "events", b"events", "lost_behind", b"lost_behind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__lost_behind: _TypeAlias = _typing.Literal["lost_behind"]  # noqa: Y015
+    _WhichOneofArgType__lost_behind: _TypeAlias = _typing.Literal["_lost_behind", b"_lost_behind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lost_behind) -> _WhichOneofReturnType__lost_behind | None: ...
 
 Global___WatchEventsReply: _TypeAlias = WatchEventsReply  # noqa: Y015
 

@@ -387,7 +387,7 @@ class HistoryServiceServicer(object):
 
     def WatchEvents(self, request, context):
         """Streams the events of a background response behind a sequence number: what is logged, then what is logged from now on, until its terminal
-        event. Ends after the last event.
+        event. Ends after the last event, or with `lost_behind` where a process died between the end of the turn and its last events.
         Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `events_gone` for a response whose events are not kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

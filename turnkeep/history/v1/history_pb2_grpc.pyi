@@ -144,7 +144,7 @@ class HistoryServiceStub:
     """
     WatchEvents: _grpc.UnaryStreamMultiCallable[_history_pb2.WatchEventsRequest, _history_pb2.WatchEventsReply]
     """Streams the events of a background response behind a sequence number: what is logged, then what is logged from now on, until its terminal
-    event. Ends after the last event.
+    event. Ends after the last event, or with `lost_behind` where a process died between the end of the turn and its last events.
     Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `events_gone` for a response whose events are not kept.
     """
     ClaimIdempotencyKey: _grpc.UnaryUnaryMultiCallable[_history_pb2.ClaimIdempotencyKeyRequest, _history_pb2.ClaimIdempotencyKeyReply]
@@ -262,7 +262,7 @@ class HistoryServiceAsyncStub(HistoryServiceStub):
     """
     WatchEvents: _aio.UnaryStreamMultiCallable[_history_pb2.WatchEventsRequest, _history_pb2.WatchEventsReply]  # type: ignore[assignment]
     """Streams the events of a background response behind a sequence number: what is logged, then what is logged from now on, until its terminal
-    event. Ends after the last event.
+    event. Ends after the last event, or with `lost_behind` where a process died between the end of the turn and its last events.
     Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `events_gone` for a response whose events are not kept.
     """
     ClaimIdempotencyKey: _aio.UnaryUnaryMultiCallable[_history_pb2.ClaimIdempotencyKeyRequest, _history_pb2.ClaimIdempotencyKeyReply]  # type: ignore[assignment]
@@ -533,7 +533,7 @@ class HistoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_history_pb2.WatchEventsReply], _abc.AsyncIterator[_history_pb2.WatchEventsReply]]:
         """Streams the events of a background response behind a sequence number: what is logged, then what is logged from now on, until its terminal
-        event. Ends after the last event.
+        event. Ends after the last event, or with `lost_behind` where a process died between the end of the turn and its last events.
         Fails with NOT_FOUND `response_not_found`, and with FAILED_PRECONDITION `events_gone` for a response whose events are not kept.
         """
 

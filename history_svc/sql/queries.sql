@@ -2,9 +2,9 @@
 -- another owner is not there. The schema stands in migrations/.
 
 -- name: load_context
--- The context that a continuation of a response or of a conversation starts from (the id of the other one is empty), as one row per 128 neighbouring items at most; the head's columns stand on the first row only.
--- A lateral per range, and per 128 numbers of it, behind `offset 0`: without that fence the planner compares every range with every item. The prompts
--- are joined here because a row per item costs the reader twice the time. `lengths` and `origins` come where the reader must take a row apart:
+-- The context that a continuation of a response or of a conversation starts from (the id of the other one is empty), as one row per 32 neighbouring items at most; the head's columns stand on the first row only.
+-- A lateral per range, and per 32 numbers of it, behind `offset 0`: without that fence the planner compares every range with every item. The prompts
+-- are joined here because a row per item costs the reader twice the time, and no more of them because longer strings cost both sides more. `lengths` and `origins` come where the reader must take a row apart:
 -- where an item belongs to one provider, or the row is large. Past the limit the prompts stay here, and the reader sees it at `bytes_so_far`.
 select case when x.row is null or x.row = 1 then r.status end as status,
        case when x.row is null or x.row = 1 then r.model end as model,
@@ -29,7 +29,7 @@ join tree t on t.tree_key = %(tree_key)s::bigint and t.owner = %(owner)s
 left join lateral (
   select c.*, row_number() over () as row, (sum(c.bytes) over (rows unbounded preceding))::bigint as bytes_so_far
   from unnest(r.checkpoint) with ordinality as g(span, place)
-  cross join generate_series(lower(g.span), upper(g.span) - 1, 128) as s(first)
+  cross join generate_series(lower(g.span), upper(g.span) - 1, 32) as s(first)
   cross join lateral (
     select string_agg(nullif(i.prompt, ''), ',' order by i.seq) as prompts,
            count(*) as items, coalesce(sum(i.tokens), 0) as tokens, coalesce(sum(octet_length(i.prompt)), 0) as bytes,
@@ -41,7 +41,7 @@ left join lateral (
       select item.seq, coalesce(item.prompt, item.body) as prompt, item.origin, item.tokens
       from item
       where item.tree_key = %(tree_key)s::bigint and item.owner = %(owner)s
-        and item.seq >= s.first and item.seq < least(upper(g.span), s.first + 128)
+        and item.seq >= s.first and item.seq < least(upper(g.span), s.first + 32)
       order by item.seq offset 0) as i) as c) as x on true
 
 -- name: commit_turn

@@ -258,7 +258,8 @@ class Translator:
             if last is None or last.of != _place_in(wire) or not isinstance(delta, str) or not delta.isascii() or last.tracked.half:
                 read += self._event(wire, wire.type or name.decode("utf-8", "replace"))
             elif delta:
-                read.append(PartDelta(last.key, last.kind, last.part, delta, _logprobs(wire)))
+                logprobs = bytes(wire.logprobs)
+                read.append(PartDelta(last.key, last.kind, last.part, delta, logprobs if logprobs[:1] == b"[" else b"[]"))
         return tuple(read)
 
     def end(self, rest: list[tuple[bytes, bytes]]) -> tuple[ModelEvent, ...]:

@@ -85,8 +85,8 @@ class _Runner:
                 self.turn, actions = advance(self.turn, event)
                 last = actions[-1] if actions else None
                 if isinstance(last, Emit) or last is None:
-                    if actions:
-                        yield Batch(_emitted(actions))
+                    if last is not None:
+                        yield Batch(last.events if len(actions) == 1 else _emitted(actions))
                     event = await self._heard(task)
                     continue
                 if events := _emitted(actions):
@@ -235,6 +235,4 @@ async def _next_batch(model: Batches) -> tuple[ModelEvent, ...] | None:
 
 
 def _emitted(actions: tuple[Action, ...]) -> tuple[StreamEvent, ...]:
-    if len(actions) == 1 and isinstance(actions[0], Emit):
-        return actions[0].events
     return tuple(event for action in actions if isinstance(action, Emit) for event in action.events)

@@ -22,11 +22,12 @@ from http_edge.middlewares import OWNER
 from http_edge.replay import events_of
 from http_edge.requests import AskedTurn, Fields
 from http_edge.settings import EDGE_SETTINGS
+from http_edge.stored import stored_response
 from http_edge.viewing import view
 from svckit.errors import RemoteError, ServiceError
 from svckit.ids import new_block, new_tree_key, tree_key_of
 from turnkeep.common.v1.common_pb2 import RESPONSE_STATUS_IN_PROGRESS, RESPONSE_STATUS_QUEUED
-from turnkeep.history.v1.history_pb2 import ClaimIdempotencyKeyRequest, GetResponseReply, GetResponseRequest
+from turnkeep.history.v1.history_pb2 import ClaimIdempotencyKeyRequest, GetResponseReply
 from turnkeep.orchestrator.v1.orchestrator_pb2 import CreateResponseRequest
 
 HEADER = "Idempotency-Key"
@@ -144,10 +145,8 @@ async def _repeated(request: web.Request, asked: AskedTurn, response_id: str) ->
 
 
 async def _stored(request: web.Request, response_id: str) -> GetResponseReply | None:
-    clients = request.app[CLIENTS]
-    asked = GetResponseRequest(owner=request[OWNER], response_id=response_id)
     try:
-        return await clients.caller.unary(clients.history.GetResponse, asked, deadline=_deadline(request), idempotent=True)
+        return await stored_response(request, response_id)
     except ServiceError as error:
         if error.reason != "response_not_found":
             raise

@@ -148,14 +148,13 @@ class Heartbeat:
         self._response = response
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
         self._beat: asyncio.Task[None] | None = None
-        self.last_write = self._clock()
+        self.last_write = self._loop.time()
         self.longest_silence = 0.0
 
     def touch(self) -> None:
         """Something is written now."""
-        now = self._clock()
+        now = self._loop.time()
         silence, self.last_write = now - self.last_write, now
         if silence > self.longest_silence:
             self.longest_silence = silence

@@ -70,10 +70,7 @@ class Tape:
 
     def framed(self, events: Iterable[Event]) -> bytes:
         """The events as server-sent events, as one piece of bytes."""
-        pieces: list[bytes] = []
-        for event in events:
-            pieces.append(b"event: %b\ndata: %b\n\n" % (event.type.encode(), self.played(event)))
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join([b"event: %b\ndata: %b\n\n" % (event.type.encode(), self.played(event)) for event in events])
 
     def failed(self, error: ServiceError) -> StreamEvent:
         """`response.failed` with the items so far, for a turn that broke off."""

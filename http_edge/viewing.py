@@ -15,9 +15,9 @@ from http_edge.clients import CLIENTS
 from http_edge.metrics import VIEWERS
 from http_edge.middlewares import OWNER
 from http_edge.replay import end_of
-from http_edge.settings import EDGE_SETTINGS
 from http_edge.sse import open_stream
-from turnkeep.history.v1.history_pb2 import GetResponseRequest, WatchEventsReply, WatchEventsRequest
+from http_edge.stored import stored_response
+from turnkeep.history.v1.history_pb2 import WatchEventsReply, WatchEventsRequest
 from turnkeep.orchestrator.v1.orchestrator_pb2 import StreamEvent
 
 FROM_THE_START = -1
@@ -55,10 +55,7 @@ async def _copied(request: web.Request, response_id: str, replies: Replies, padd
 
 
 async def _stored_end(request: web.Request, response_id: str, number: int) -> list[StreamEvent]:
-    clients, asked = request.app[CLIENTS], GetResponseRequest(owner=request[OWNER], response_id=response_id)
-    deadline = request.app[EDGE_SETTINGS].history_timeout_seconds
-    reply = await clients.caller.unary(clients.history.GetResponse, asked, deadline=deadline, idempotent=True)
-    return end_of(render.response(response_id, reply), number)
+    return end_of(render.response(response_id, await stored_response(request, response_id)), number)
 
 
 async def _next(replies: Replies) -> WatchEventsReply | None:

@@ -14,10 +14,11 @@ from http_edge.queries import check_include, flag, page_of, sequence_number
 from http_edge.relay import relay
 from http_edge.requests import is_response_id, is_stateless, read_compaction, read_fields, read_measured_turn, read_turn
 from http_edge.settings import EDGE_SETTINGS
+from http_edge.stored import stored_response
 from http_edge.viewing import FROM_THE_START, view
 from svckit.errors import ServiceError
 from turnkeep.common.v1.common_pb2 import Item
-from turnkeep.history.v1.history_pb2 import CancelTurnRequest, DeleteResponseRequest, GetResponseRequest, ListInputItemsRequest
+from turnkeep.history.v1.history_pb2 import CancelTurnRequest, DeleteResponseRequest, ListInputItemsRequest
 from turnkeep.orchestrator.v1.orchestrator_pb2 import CompactContextRequest, CountInputTokensRequest
 
 
@@ -45,10 +46,8 @@ async def get(request: web.Request) -> web.StreamResponse:
 
 
 async def _get_whole(request: web.Request) -> web.Response:
-    clients, response_id = request.app[CLIENTS], _response_id(request)
-    asked = GetResponseRequest(owner=request[OWNER], response_id=response_id)
-    reply = await clients.caller.unary(clients.history.GetResponse, asked, deadline=_deadline(request), idempotent=True)
-    return render.answer(render.response(response_id, reply))
+    response_id = _response_id(request)
+    return render.answer(render.response(response_id, await stored_response(request, response_id)))
 
 
 async def cancel(request: web.Request) -> web.Response:

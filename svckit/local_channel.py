@@ -8,7 +8,7 @@ deadline, cancellation and status. Calls that stream requests do not exist here.
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextvars import Context
 from types import TracebackType
 from typing import Never, Protocol, Self, TypeAlias, TypeVar, cast
@@ -344,7 +344,6 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
         self._unread: deque[tuple[object, int]] = deque()
         self._unread_bytes = 0
         self._room: asyncio.Future[None] | None = None
-        self._is_copying = route.channel.copying
         self._handler: grpc.RpcMethodHandler[object, object]
         super().__init__(route, request, timeout, metadata)
 
@@ -359,13 +358,9 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
         if size > MAX_MESSAGE_BYTES:
             self.break_off(StatusCode.RESOURCE_EXHAUSTED, _too_large(size))
             raise asyncio.CancelledError
-        self._unread.append((self._route.copied(self._handler, message) if self._is_copying else message, size))
+        self._unread.append((self._route.copied(self._handler, message), size))
         self._unread_bytes += size
-        news = self._news
-        if news is not None:
-            self._news = None
-            if not news.done():
-                news.set_result(None)
+        self._wake()
         if len(self._unread) >= WINDOW_MESSAGES or self._unread_bytes >= WINDOW_BYTES:
             self._room = self._loop.create_future()
             await self._room
@@ -373,7 +368,7 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
     def handed_over(self, message: object) -> bool:
         if self.take is None or self._unread or self._status is not None or cast("_Sized", message).ByteSize() > MAX_MESSAGE_BYTES:
             return False
-        return self.take(self._route.copied(self._handler, message) if self._is_copying else message)
+        return self.take(self._route.copied(self._handler, message))
 
     def __aiter__(self) -> AsyncIterator[R]:
         return self
@@ -383,13 +378,7 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
             if self._status is not None:
                 self._raise_unless_ok()
                 raise StopAsyncIteration
-            if self._news is None:
-                self._news = self._loop.create_future()
-            try:
-                await self._news
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
+            await self._wait()
         message, size = self._unread.popleft()
         self._unread_bytes -= size
         if self._room is not None and len(self._unread) <= WINDOW_MESSAGES // 2 and self._unread_bytes <= WINDOW_BYTES // 2:
@@ -422,8 +411,8 @@ class _Context(grpc.aio.ServicerContext[object, object]):
         self.status: StatusCode | None = None
         self.status_details = ""
 
-    def write(self, message: object) -> Coroutine[object, object, None]:
-        return self._call.put(message)
+    async def write(self, message: object) -> None:
+        await self._call.put(message)
 
     async def read(self) -> Never:
         raise NotImplementedError("a local channel carries no streams of requests")

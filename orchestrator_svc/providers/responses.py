@@ -258,8 +258,7 @@ class Translator:
             if last is None or last.of != _place_in(wire) or not isinstance(delta, str) or not delta.isascii() or last.tracked.half:
                 read += self._event(wire, wire.type or name.decode("utf-8", "replace"))
             elif delta:
-                logprobs = bytes(wire.logprobs)
-                read.append(PartDelta(last.key, last.kind, last.part, delta, logprobs if logprobs[:1] == b"[" else b"[]"))
+                read.append(PartDelta(last.key, last.kind, last.part, delta, _logprobs(wire)))
         return tuple(read)
 
     def end(self, rest: list[tuple[bytes, bytes]]) -> tuple[ModelEvent, ...]:
@@ -430,7 +429,7 @@ def _part_of(tracked: _Tracked, content_index: int | None) -> int:
 
 def _logprobs(wire: _WireEvent) -> bytes:
     raw = bytes(wire.logprobs)
-    return raw if raw[:1] == b"[" else b"[]"
+    return raw if raw.startswith(b"[") else b"[]"
 
 
 def _text(item: JsonObject, key: str) -> str | None:

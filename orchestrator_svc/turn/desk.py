@@ -84,13 +84,11 @@ class Desk:
                 turn = await self._unless_stopped(self._opening.open(asked))
                 bind_contextvars(response_id=turn.response_id)
                 async with aclosing(run(turn, self.surroundings(lease))) as batches:
-                    is_first = True
                     async for batch in batches:
-                        if is_first:
-                            is_first = False
-                            FIRST_EVENT_SECONDS.observe(time.perf_counter() - started)
                         if lease is not None and batch.events[-1].type in ENDS:
                             await lease.release()
+                        if batch.events[0].sequence_number == 0:
+                            FIRST_EVENT_SECONDS.observe(time.perf_counter() - started)
                         yield batch
 
     async def count(self, asked: Asked) -> int:

@@ -52,8 +52,6 @@ from orchestrator_svc.turn.written import (
 
 def project(output: Output, events: Sequence[ModelEvent]) -> Written:
     """Writes what the model sent."""
-    if added := more_text(output, events):
-        return added
     pen = _Pen(output)
     for _, run in groupby(events, key=_run_of):
         pen.write(list(run))

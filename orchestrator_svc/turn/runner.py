@@ -84,16 +84,11 @@ class _Runner:
             while True:
                 self.turn, actions = advance(self.turn, event)
                 last = actions[-1] if actions else None
-                if isinstance(last, Emit) or last is None:
-                    if last is not None:
-                        yield Batch(last.events if len(actions) == 1 else _emitted(actions))
-                    event = await self._heard(task)
-                    continue
                 if events := _emitted(actions):
                     yield Batch(events, last.continuation if isinstance(last, Finish) else b"")
                 if isinstance(last, Finish):
                     return
-                event = await self._performed(last, task)
+                event = await (self._heard(task) if last is None or isinstance(last, Emit) else self._performed(last, task))
         except (asyncio.CancelledError, GeneratorExit):
             self._save_abandoned()
             raise

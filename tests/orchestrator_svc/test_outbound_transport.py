@@ -1,7 +1,6 @@
 """The guarded client over real sockets: the address that was checked is the one connected to, and a refusal opens no connection."""
 
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from orchestrator_svc.outbound import Guard, OutboundRefused, guarded_client
 from orchestrator_svc.outbound_transport import GuardedTransport
 from orchestrator_svc.settings import OutboundSettings
+from tests.fakes.certificates import certificate_for
 from tests.fakes.web import Answer, FakeWeb, html, redirect
 
 
@@ -137,13 +137,7 @@ async def test_a_host_denied_by_name_is_refused_on_any_request() -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for `site.test` only, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    making = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=site.test"]
-    subprocess.run(
-        [*making, "-addext", "subjectAltName=DNS:site.test", "-keyout", key, "-out", certificate], check=True, capture_output=True
-    )
-    return certificate, key
+    return certificate_for(tmp_path_factory.mktemp("tls"), "site.test")
 
 
 async def test_a_certificate_is_checked_against_the_name_and_not_the_address(certificate: tuple[Path, Path]) -> None:

@@ -1,9 +1,7 @@
 """What only a real socket can show: pings, cut connections, restarts, doors, TLS; and health and reflection."""
 
 import asyncio
-import shutil
 import struct
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,6 +16,7 @@ from svckit.errors import RemoteError, ServiceError
 from svckit.grpc_client import Caller, open_channel
 from svckit.grpc_server import Services, add_health, open_server
 from svckit.settings import GrpcSettings, SettingsError
+from tests.fakes.certificates import certificate_for
 from tests.svckit.cutting_proxy import open_proxy
 from tests.svckit.scripted import PATIENCE, LoadRequest, Part, Reply, Request, ScriptedHistory, part, soon, texts, wired
 from turnkeep.history.v1 import history_pb2_grpc
@@ -315,12 +314,7 @@ async def test_with_a_token_health_and_reflection_ask_for_it_too() -> None:
 @pytest.fixture
 def tls(directory: Path) -> GrpcSettings:
     """One self-signed certificate for localhost, which is its own authority."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
-    key, certificate = str(directory / "key.pem"), str(directory / "certificate.pem")
-    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
-    making = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", names]
-    subprocess.run([*making, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    certificate, key = map(str, certificate_for(directory, "localhost", "127.0.0.1"))
     return GrpcSettings(tls_certificate=certificate, tls_key=key, tls_authority=certificate)
 
 

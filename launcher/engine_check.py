@@ -39,9 +39,9 @@ async def engine_models(engine: EngineSettings, key: str) -> list[str]:
         async with (
             asyncio.timeout(PATIENCE_SECONDS),
             open_engine_http(engine, key, OrchestratorSettings()) as http,
-            http.send("GET", "/v1/models", {}, ()) as response,
         ):
-            status, body = response.status, await response.read()
+            with await http.send("GET", "/v1/models", {}, ()) as answer:
+                status, body = answer.status, await answer.whole()
     except (ServiceError, TimeoutError, ValueError) as exc:
         raise EngineCheckError(str(exc) or f"no answer within {PATIENCE_SECONDS:.0f} seconds") from exc
     if status != 200:

@@ -11,7 +11,7 @@ from orchestrator_svc.providers.base import Provider
 from orchestrator_svc.turn.actions import Batch
 from orchestrator_svc.turn.background import BackgroundTurns
 from orchestrator_svc.turn.desk import Desk
-from svckit.grpc_server import Messages
+from svckit.grpc_server import Messages, hand_over_of
 from turnkeep.orchestrator.v1 import orchestrator_pb2 as wire
 from turnkeep.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 
@@ -32,7 +32,7 @@ class Orchestrator(OrchestratorServiceServicer):
 
     def CreateResponse(self, request: wire.CreateResponseRequest, context: Context) -> AsyncGenerator[wire.CreateResponseReply, None]:
         # the batches as they are: MESSAGES says what each is on a wire
-        return cast("AsyncGenerator[wire.CreateResponseReply, None]", self._desk.respond(asked_of(request)))
+        return cast("AsyncGenerator[wire.CreateResponseReply, None]", self._desk.respond(asked_of(request), hand_over_of(context)))
 
     async def StartResponse(self, request: wire.StartResponseRequest, context: Context) -> wire.StartResponseReply:
         response_id, response = await self._background.start(queued_of(request))
@@ -57,8 +57,10 @@ class Orchestrator(OrchestratorServiceServicer):
     async def Relay(self, request: wire.RelayRequest, context: Context) -> AsyncGenerator[wire.RelayReply, None]:
         check_relayed(request)
         headers = {header.name.lower(): header.value for header in request.headers}
-        async with self._provider.relay(request.method, request.path, headers, request.body) as (head, chunks):
-            passed = [wire.Header(name=name, value=value) for name, value in head.headers]
-            yield wire.RelayReply(head=wire.RelayHead(status=head.status, headers=passed))
-            async for chunk in chunks:
+        with await self._provider.relay(request.method, request.path, headers, request.body) as answer:
+            passed = [wire.Header(name=name, value=value) for name, value in answer.headers]
+            yield wire.RelayReply(head=wire.RelayHead(status=answer.status, headers=passed))
+            if hand_over := hand_over_of(context):
+                answer.hand_to(lambda chunk: hand_over(Chunk(chunk)))
+            async for chunk in answer:
                 yield cast("wire.RelayReply", Chunk(chunk))

@@ -227,13 +227,22 @@ def _written(stream: _Stream) -> _Unary:
 
     async def serve(request: object, context: Context) -> None:
         write = context.write
-        hand_over: Callable[[object], bool] | None = getattr(context, "hand_over", None)  # only a local channel's has it
+        hand_over = hand_over_of(context)
         async with aclosing(stream(request, context)) as messages:
             async for message in messages:
                 if hand_over is None or not hand_over(message):
                     await write(message)
 
     return serve
+
+
+def hand_over_of(context: Context) -> Callable[[object], bool] | None:
+    """What gives a streamed reply to its reader at once, and says whether that took it; only a local channel has it.
+
+    A handler may call it while the guard waits for its next reply, even from a callback of the event loop. What is not taken is to be
+    yielded.
+    """
+    return getattr(context, "hand_over", None)
 
 
 class _ByPath(grpc.GenericRpcHandler):

@@ -32,7 +32,7 @@ Serve: TypeAlias = "Callable[[object, grpc.aio.ServicerContext[object, object]],
 class HandsOver:
     """A stream of replies whose reader may have them the moment the handler gives them, instead of in its own turn.
 
-    `take` has each reply that would have to wait for its reader, and says whether it takes it; it runs in the handler's task.
+    `take` has each reply that would have to wait for its reader, and says whether it takes it; it runs where the handler gives it.
     """
 
     take: Callable[..., bool] | None = None

@@ -1,161 +1,178 @@
 """HTTP to one engine: its address, its key, its connections. Knows no wire; what the bytes mean is its callers' business.
 
-Token streams are read in chunks as they arrive. A request is sent a second time only when a connection that had been used before broke
-before any byte of an answer: then the engine had closed it and never saw the request.
+A request is sent a second time only when a connection that had been used before broke before any byte of an answer: then the engine had
+closed it and never saw the request.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, closing, suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import partial
-from typing import cast
-from urllib.parse import urlsplit
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import Context
+from functools import cache, lru_cache
+from urllib.parse import quote, unquote, urlsplit
 
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.tracing import Trace
+from aiohappyeyeballs import AddrInfoType, start_connection
 
-from orchestrator_svc.errors import EngineStreamInterrupted, EngineTimeout, EngineUnavailable
+from orchestrator_svc.errors import EngineTimeout, EngineUnavailable, InvalidRequest
+from orchestrator_svc.providers.http_answer import Answer
+from orchestrator_svc.providers.http_connection import Connection
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings, refuse_no_address
-from svckit.patience import Patience
 from svckit.telemetry import current_trace
 
-_READ_BYTES = 256 * 1024
-_LARGE_BYTES = 64 * 1024
+_KEPT_SECONDS = 15.0
 _PROBE_SECONDS = 2.0
-_LAST_BYTES_SECONDS = 0.05
-
-
-@dataclass(slots=True)
-class _Sending:
-    """What is known of the connection that one request went out on."""
-
-    reused: bool = False
-
-
-_sending: ContextVar[_Sending | None] = ContextVar("sending", default=None)
+_NEXT_ADDRESS_SECONDS = 0.25
+_LOOPS_TO_CLOSE = 100
+_PORTS = {"http": 80, "https": 443}
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 
 class EngineHttp:
-    """A connection pool to one engine."""
+    """The connections to one engine. `tls` is given where its address is https."""
 
-    def __init__(
-        self, engine: EngineSettings, key: str, waits: OrchestratorSettings, pooled: aiohttp.ClientSession, fresh: aiohttp.ClientSession
-    ):
+    def __init__(self, engine: EngineSettings, key: str, waits: OrchestratorSettings, tls: ssl.SSLContext | None) -> None:
         self._base = base_url(engine.url)
-        self._key = key
+        url = urlsplit(self._base)
+        self._host = _ascii(url.hostname or "")
+        self._port = url.port or _PORTS[url.scheme]
+        self._prefix = url.path
+        self._tls = tls
+        scheme, credential = ("Bearer", key) if key else ("Basic", _pair(url.username, url.password))
+        self._credential = credential
+        self._own_headers = {"host": _named(self._host, url.port)} | ({"authorization": f"{scheme} {credential}"} if credential else {})
         self._waits = waits
-        self._pooled = pooled
-        self._fresh = fresh
+        self._open: set[Connection] = set()
+        self._kept: list[tuple[Connection, float]] = []
+        self._sweeping: asyncio.TimerHandle | None = None
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What no client may see: the key, the address."""
-        return (self._key, self._base, self._base.partition("//")[2], urlsplit(self._base).hostname or "")
+        return (self._credential, self._base, self._base.partition("//")[2], urlsplit(self._base).hostname or "")
 
-    @asynccontextmanager
-    async def send(
-        self, method: str, path: str, headers: Mapping[str, str], body: tuple[bytes, ...]
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The engine's answer to a body in pieces, its head read and its own body not. Raises EngineUnavailable and EngineTimeout."""
-        response = await self._answered(method, path, self._headers(headers), body)
-        try:
-            yield response
-        finally:
-            response.close()
+    async def send(self, method: str, path: str, headers: Mapping[str, str], body: tuple[bytes, ...]) -> Answer:
+        """The engine's answer to a body in pieces, its head read and its own body not; to be closed.
 
-    async def chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises EngineTimeout when it pauses too long, EngineStreamInterrupted when it breaks off."""
-        content, clock, gap = response.content, asyncio.get_running_loop().time, self._waits.gap_timeout_seconds
-        with closing(Patience(self._waits.first_event_timeout_seconds, partial(content.set_exception, TimeoutError()))) as patience:
-            while True:
-                patience.since = clock()
-                try:
-                    chunk = await content.readany()
-                except TimeoutError as exc:
-                    raise EngineTimeout from exc
-                except (aiohttp.ClientError, OSError) as exc:
-                    if came_before := _left_in(content):
-                        yield came_before
-                    raise EngineStreamInterrupted from exc
-                patience.since = None
-                if not chunk:
-                    return
-                yield chunk
-                if patience.seconds != gap:
-                    patience.allow(gap)
-
-    async def settle(self, response: aiohttp.ClientResponse) -> None:
-        """Reads the last bytes of an answer that is over, so that its connection can be used again; waits for them only shortly."""
-        if response.content.at_eof():
-            return
-        with suppress(TimeoutError, aiohttp.ClientError, OSError):
-            async with asyncio.timeout(_LAST_BYTES_SECONDS):
-                while await response.content.readany():
-                    pass
+        Raises EngineUnavailable and EngineTimeout, and InvalidRequest for a header that cannot be sent.
+        """
+        head = self._head(method, path, headers, sum(map(len, body)))
+        connection = self._kept_one()
+        while True:
+            is_new = connection is None
+            try:
+                connection = connection or await self._connected()
+                return await self._asked(connection, head, body)
+            except OSError as exc:
+                if is_new or connection is None or connection.has_heard:
+                    raise EngineUnavailable from exc
+                connection = None
 
     async def answers(self) -> bool:
         """Whether the engine can be reached and is not failing."""
         try:
-            async with asyncio.timeout(_PROBE_SECONDS), self.send("GET", "/v1/models", {}, ()) as response:
-                return response.status < 500
+            async with asyncio.timeout(_PROBE_SECONDS):
+                with await self.send("GET", "/v1/models", {}, ()) as answer:
+                    return answer.status < 500
         except (EngineUnavailable, EngineTimeout, TimeoutError):
             return False
 
-    async def _answered(self, method: str, path: str, headers: dict[str, str], body: tuple[bytes, ...]) -> aiohttp.ClientResponse:
-        sending = _Sending()
-        try:
-            return await self._requested(self._pooled, sending, method, path, headers, body)
-        except (aiohttp.ClientConnectionError, OSError) as exc:
-            if not sending.reused or isinstance(exc, aiohttp.ServerTimeoutError) or _has_begun_to_answer(exc):
-                raise EngineUnavailable from exc
-        try:
-            return await self._requested(self._fresh, sending, method, path, headers, body)
-        except (aiohttp.ClientConnectionError, OSError) as exc:
-            raise EngineUnavailable from exc
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in self._open:
+            connection.abort()
+        for _ in range(_LOOPS_TO_CLOSE):
+            if all(connection.is_lost for connection in self._open):
+                return
+            await asyncio.sleep(0)
 
-    async def _requested(
-        self, session: aiohttp.ClientSession, sending: _Sending, method: str, path: str, headers: dict[str, str], body: tuple[bytes, ...]
-    ) -> aiohttp.ClientResponse:
+    async def _asked(self, connection: Connection, head: bytes, body: tuple[bytes, ...]) -> Answer:
+        answer = Answer(connection, self._waits, self._ended)
         try:
-            async with asyncio.timeout(self._waits.first_event_timeout_seconds):
-                _sending.set(sending)
-                return await session.request(method, self._base + path, headers=headers, data=_data(body), allow_redirects=False)
-        except TimeoutError as exc:
-            if isinstance(exc, aiohttp.ClientError):
+            await connection.send(head, body, answer)
+            await answer.head()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    async def _connected(self) -> Connection:
+        """A new connection. Raises OSError. Its callbacks run in a context of their own, for it outlives the request that opens it."""
+        opening = asyncio.create_task(self._opened(), context=Context())
+        try:
+            return await opening
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)
+            raise
+
+    async def _opened(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._waits.connect_timeout_seconds):
+            addresses = await self._addresses()
+            opened = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS, interleave=1)
+            try:
+                name = self._host if self._tls else None
+                _, connection = await loop.create_connection(Connection, sock=opened, ssl=self._tls, server_hostname=name)
+            except BaseException:
+                opened.close()
                 raise
-            raise EngineTimeout from exc
-        except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as exc:
-            raise EngineUnavailable from exc
+        self._open = {connection, *(other for other in self._open if not other.is_lost)}
+        return connection
 
-    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
-        headers = dict(given)
-        trace = current_trace()
-        headers |= trace.metadata()
-        if self._key:
-            headers["authorization"] = f"Bearer {self._key}"
-        return headers
+    async def _addresses(self) -> Sequence[AddrInfoType]:
+        return await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+
+    def _kept_one(self) -> Connection | None:
+        """A connection that was used before and is still open, the last used first."""
+        while self._kept:
+            connection, _ = self._kept.pop()
+            if connection.is_free:
+                return connection
+        return None
+
+    def _ended(self, connection: Connection) -> None:
+        """Keeps a connection whose answer is whole, if it can carry another."""
+        if not connection.is_free:
+            return connection.close()
+        loop = asyncio.get_running_loop()
+        self._kept.append((connection, loop.time() + _KEPT_SECONDS))
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(_KEPT_SECONDS, self._sweep)
+        return None
+
+    def _sweep(self) -> None:
+        """Closes what nobody has used for long; engines do so too, and a request sent meanwhile would have to be sent again."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection, until in self._kept:
+            if until <= now:
+                connection.close()
+        self._kept = [(connection, until) for connection, until in self._kept if until > now and connection.is_free]
+        self._sweeping = loop.call_at(self._kept[0][1], self._sweep) if self._kept else None
+
+    def _head(self, method: str, path: str, given: Mapping[str, str], size: int) -> bytes:
+        headers = {**given, **dict(current_trace().metadata()), **self._own_headers}
+        if size or method == "POST":
+            headers["content-length"] = str(size)
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
+            raise InvalidRequest("A header has a value that cannot be sent.", param="headers")
+        return f"{method} {_quoted(self._prefix + path)} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
 @asynccontextmanager
 async def open_engine_http(engine: EngineSettings, key: str, waits: OrchestratorSettings) -> AsyncIterator[EngineHttp]:
     """The pool to one engine; closed with all its connections at the end. Raises SettingsError."""
     refuse_no_address(engine)
-    async with _session(waits, keep=True) as pooled, _session(waits, keep=False) as fresh:
-        yield EngineHttp(engine, key, waits, pooled, fresh)
-
-
-def _left_in(content: aiohttp.StreamReader) -> bytes:
-    """What had arrived when the connection broke; aiohttp's public methods raise first and never give it out."""
-    return content._read_nowait(-1)
-
-
-def _has_begun_to_answer(error: Exception) -> bool:
-    """Whether the connection broke within the head of an answer; aiohttp then says what there was of it."""
-    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
+    http = EngineHttp(engine, key, waits, _tls() if urlsplit(engine.url).scheme == "https" else None)
+    try:
+        yield http
+    finally:
+        await http.aclose()
 
 
 def base_url(url: str) -> str:
@@ -163,71 +180,34 @@ def base_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _data(body: tuple[bytes, ...]) -> aiohttp.Payload | bytes | None:
-    if sum(map(len, body)) > _LARGE_BYTES:
-        return _Pieces(body)
-    return b"".join(body) or None
+def _close_opened(opening: asyncio.Task[Connection]) -> None:
+    """Nobody waits any more for the connection that this opens."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
-class _Pieces(aiohttp.Payload):
-    """A large body that leaves in parts of about 64 KiB.
-
-    Joined as a whole it would be one more copy of megabytes; piece by piece, each comma would be a send of its own.
-    """
-
-    def __init__(self, pieces: tuple[bytes, ...]) -> None:
-        super().__init__(pieces)
-        self._pieces = pieces
-        self._size = sum(map(len, pieces))
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        return b"".join(self._pieces).decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        part: list[bytes] = []
-        size = 0
-        for piece in self._pieces:
-            part.append(piece)
-            size += len(piece)
-            if size >= _LARGE_BYTES:
-                await writer.write(b"".join(part))
-                part, size = [], 0
-        if part:
-            await writer.write(b"".join(part))
+@cache
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
-class _Connection(ResponseHandler):
-    """aiohttp's connection to a server, which would parse nothing anew after each read, although reading had not been held up."""
-
-    was_used = False
-
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        if self._reading_paused:
-            super().resume_reading(resume_parser)
+@lru_cache(maxsize=64)
+def _quoted(path: str) -> str:
+    """A path and query without what may not stand in a request line."""
+    return quote(path, safe=_PRINTABLE)
 
 
-class _Connector(aiohttp.TCPConnector):
-    def __init__(self, *, force_close: bool) -> None:
-        super().__init__(limit=0, force_close=force_close)
-        self._factory = cast("partial[ResponseHandler]", partial(_Connection, loop=self._loop))
-
-    async def connect(
-        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
-    ) -> aiohttp.connector.Connection:
-        """A connection, noted as reused for whoever sends on one that had been used before."""
-        connection = await super().connect(req, traces, timeout)
-        sending, protocol = _sending.get(), connection.protocol
-        if sending is not None and isinstance(protocol, _Connection):
-            sending.reused, protocol.was_used = protocol.was_used, True
-        return connection
+def _ascii(host: str) -> str:
+    return host if host.isascii() else host.encode("idna").decode()
 
 
-def _session(waits: OrchestratorSettings, *, keep: bool) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=_Connector(force_close=not keep),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=waits.connect_timeout_seconds),
-        auto_decompress=False,
-        read_bufsize=_READ_BYTES,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-    )
+def _named(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"
+
+
+def _pair(user: str | None, password: str | None) -> str:
+    """The credential of a user and a password that stand in the address, with escapes there."""
+    return "" if user is None else b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()

@@ -1,22 +1,26 @@
 """The relay: one HTTP request to the engine and its answer back, byte for byte. Reads neither."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import re
+from collections.abc import Mapping
 
-from orchestrator_svc.providers.base import RelayedHead
 from orchestrator_svc.providers.engine_http import EngineHttp
+from orchestrator_svc.providers.http_answer import Answer
 
 # What belongs to one connection and not to the message (RFC 9110 section 7.6.1), and what would give the engine's host state to clients.
 _NOT_PASSED = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade", "set-cookie", "server", "date"}
 )
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@asynccontextmanager
-async def relayed(
-    http: EngineHttp, method: str, path: str, headers: Mapping[str, str], body: bytes
-) -> AsyncIterator[tuple[RelayedHead, AsyncIterator[bytes]]]:
-    """The engine's head, and its body in chunks as they arrive."""
-    async with http.send(method, path, headers, (body,)) as response:
-        passed = tuple((name.lower(), value) for name, value in response.headers.items() if name.lower() not in _NOT_PASSED)
-        yield RelayedHead(response.status, passed), http.chunks(response)
+async def relayed(http: EngineHttp, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    """The engine's answer, with the headers that are meant for the client."""
+    passed = {name: value for name, value in headers.items() if name not in _NOT_PASSED}
+    answer = await http.send(method, path, passed, (body,))
+    answer.headers = tuple((name, value) for name, value in answer.headers if name not in _NOT_PASSED and _is_text(value))
+    return answer
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can travel in a message; a byte that is no UTF-8 cannot."""
+    return value.isascii() or not _LONE_SURROGATE.search(value)

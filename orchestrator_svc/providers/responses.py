@@ -7,17 +7,18 @@ provider sends the request and feeds it.
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
-import aiohttp
 import msgspec
 
 from orchestrator_svc.errors import EngineError, EngineStreamInterrupted
 from orchestrator_svc.items import JsonObject
 from orchestrator_svc.providers import faults
-from orchestrator_svc.providers.base import Batches, RelayedHead
+from orchestrator_svc.providers.base import Batches, Taker
 from orchestrator_svc.providers.engine_http import EngineHttp, open_engine_http
+from orchestrator_svc.providers.http_answer import Answer
 from orchestrator_svc.providers.relay import relayed
 from orchestrator_svc.providers.sse import MAX_EVENT_BYTES, EventTooLarge, Parser
 from orchestrator_svc.request import TurnRequest, engine_fields
@@ -45,7 +46,6 @@ PATH = "/v1/responses"
 COUNT_PATH = "/v1/responses/input_tokens"
 _OK = 200
 _NO_SUCH_PATH = (404, 405, 501)
-_MAX_JSON_BYTES = 32 * 1024 * 1024
 _HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
 
@@ -69,16 +69,18 @@ class ResponsesProvider:
     def name(self) -> str:
         return self._engine.name
 
-    async def call(self, request: TurnRequest, model_call: CallModel) -> Batches:
+    async def call(self, request: TurnRequest, model_call: CallModel, taker: Taker | None = None) -> Batches:
         body = self._body(request, model_call)
         try:
-            async with self._http.send("POST", PATH, _HEADERS, body) as response:
-                if not _is_stream(response):
-                    yield await self._unstreamed(response, request.model)
+            with await self._http.send("POST", PATH, _HEADERS, body) as answer:
+                if not _is_stream(answer):
+                    yield await self._unstreamed(answer, request.model)
                     return
                 parser, translator = Parser(), Translator(self._http.secrets)
+                if taker is not None:
+                    answer.hand_to(partial(_taken, parser, translator, taker))
                 try:
-                    async for chunk in self._http.chunks(response):
+                    async for chunk in answer:
                         events = parser.feed(chunk)
                         read = translator.read(events) if events else ()
                         if read or (events and translator.begun):
@@ -88,7 +90,7 @@ class ResponsesProvider:
                     yield translator.end(parser.end())
                 finally:
                     if translator.ended:
-                        await self._http.settle(response)
+                        await answer.settle()
         except ServiceError as error:
             log.warning("the engine did not answer to the end", reason=error.reason, cause=_cause(error))
             yield (faults.failed(error),)
@@ -101,16 +103,14 @@ class ResponsesProvider:
             return None
         body = self._body(request, model_call)
         try:
-            async with self._http.send("POST", COUNT_PATH, _HEADERS, body) as response:
-                self._counts = response.status not in _NO_SUCH_PATH
-                return _counted(await self._whole(response)) if response.status == _OK else None
+            with await self._http.send("POST", COUNT_PATH, _HEADERS, body) as answer:
+                self._counts = answer.status not in _NO_SUCH_PATH
+                return _counted(await answer.whole()) if answer.status == _OK else None
         except ServiceError:
             return None
 
-    def relay(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes
-    ) -> AbstractAsyncContextManager[tuple[RelayedHead, AsyncIterator[bytes]]]:
-        return relayed(self._http, method, path, headers, body)
+    async def relay(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        return await relayed(self._http, method, path, headers, body)
 
     async def answers(self) -> bool:
         return await self._http.answers()
@@ -133,37 +133,32 @@ class ResponsesProvider:
             model=model_call.model,
         )
 
-    async def _unstreamed(self, response: aiohttp.ClientResponse, model: str) -> tuple[ModelEvent, ...]:
-        if _is_good(response):
-            return Translator(self._http.secrets).whole(await self._whole(response))
-        body = await self._explanation(response)
-        said = faults.for_the_log(response.status, body, self._http.secrets)
-        log.warning("the engine refused a request", status=response.status, answer=said)
-        return (faults.failed(faults.refusal_of(response.status, response.headers, body, model, self._http.secrets)),)
-
-    async def _explanation(self, response: aiohttp.ClientResponse) -> bytes:
-        """The body of a refusal, as far as it can be had: the status says enough."""
-        try:
-            return await self._whole(response)
-        except ServiceError:
-            return b""
-
-    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
-        chunks, size = [], 0
-        async for chunk in self._http.chunks(response):
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > _MAX_JSON_BYTES:
-                raise EngineError
-        return b"".join(chunks)
+    async def _unstreamed(self, answer: Answer, model: str) -> tuple[ModelEvent, ...]:
+        if answer.is_good:
+            return Translator(self._http.secrets).whole(await answer.whole())
+        body = await _explanation(answer)
+        said = faults.for_the_log(answer.status, body, self._http.secrets)
+        log.warning("the engine refused a request", status=answer.status, answer=said)
+        return (faults.failed(faults.refusal_of(answer.status, dict(answer.headers), body, model, self._http.secrets)),)
 
 
-def _is_good(response: aiohttp.ClientResponse) -> bool:
-    return 200 <= response.status < 300
+async def _explanation(answer: Answer) -> bytes:
+    """The body of a refusal, as far as it can be had: the status says enough."""
+    try:
+        return await answer.whole()
+    except ServiceError:
+        return b""
 
 
-def _is_stream(response: aiohttp.ClientResponse) -> bool:
-    return _is_good(response) and response.content_type == "text/event-stream"
+def _is_stream(answer: Answer) -> bool:
+    return answer.is_good and answer.content_type == "text/event-stream"
+
+
+def _taken(parser: Parser, translator: "Translator", taker: Taker, chunk: bytes) -> bool:
+    """Gives a read to the taker if it is one event that only adds to an open part. What is not taken has changed nothing here."""
+    event = parser.usual(chunk)
+    more = None if event is None else translator.more(event[1])
+    return more is not None and taker((more,))
 
 
 def _cause(error: ServiceError) -> str:
@@ -254,12 +249,26 @@ class Translator:
                 if (salvaged := _salvaged(data)) is None:
                     continue
                 wire = salvaged
-            last, delta = self._last, wire.delta
-            if last is None or last.of != _place_in(wire) or not isinstance(delta, str) or not delta.isascii() or last.tracked.half:
+            if more := self._more(wire):
+                read.append(more)
+            else:
                 read += self._event(wire, wire.type or name.decode("utf-8", "replace"))
-            elif delta:
-                read.append(PartDelta(last.key, last.kind, last.part, delta, _logprobs(wire)))
         return tuple(read)
+
+    def more(self, data: bytes) -> PartDelta | None:
+        """What an event means that only adds to the part which the last one added to, else None; the translator stays as it is."""
+        if self._last is None:
+            return None
+        try:
+            return self._more(_decode(data))
+        except (msgspec.DecodeError, RecursionError):
+            return None
+
+    def _more(self, wire: _WireEvent) -> PartDelta | None:
+        last, delta = self._last, wire.delta
+        if last is None or last.of != _place_in(wire) or not isinstance(delta, str) or not delta.isascii() or last.tracked.half:
+            return None
+        return PartDelta(last.key, last.kind, last.part, delta, _logprobs(wire)) if delta else None
 
     def end(self, rest: list[tuple[bytes, bytes]]) -> tuple[ModelEvent, ...]:
         """The stream has ended with `rest`: a call without a terminal event has failed."""

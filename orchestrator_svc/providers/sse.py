@@ -25,10 +25,16 @@ class Parser:
         self._size = 0
         self._is_start = True
 
+    def usual(self, chunk: bytes) -> Event | None:
+        """The event, if the chunk is one whole event and no other awaits its end; the parser stays as it is."""
+        if self._size or self._is_start or not (usual := _USUAL_READ.match(chunk)):
+            return None
+        return usual[1] or b"", usual[2]
+
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that are whole now. Raises EventTooLarge."""
-        if not self._size and not self._is_start and (usual := _USUAL_READ.match(chunk)):
-            return [(usual[1] or b"", usual[2])]
+        if usual := self.usual(chunk):
+            return [usual]
         may_end_here = self._is_start or b"\n" in chunk or b"\r" in chunk or (bool(self._pieces) and self._pieces[-1].endswith(b"\r"))
         self._keep(chunk)
         # pieces of a long line are put together once, at its end: each time anew would cost the square of their number

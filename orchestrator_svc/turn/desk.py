@@ -6,7 +6,7 @@ a turn. At shutdown it waits, then stops what still runs. How a turn goes on is 
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -76,14 +76,14 @@ class Desk:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._saves.__aexit__(kind, error, trace)
 
-    async def respond(self, asked: Asked) -> AsyncGenerator[Batch, None]:
-        """Runs one turn. Raises what it is refused with, before the first batch."""
+    async def respond(self, asked: Asked, hand_over: Callable[[Batch], bool] | None = None) -> AsyncGenerator[Batch, None]:
+        """Runs one turn. Raises what it is refused with, before the first batch. `hand_over` is as in Surroundings."""
         started = time.perf_counter()
         with self._seat():
             async with self._leased(asked) as lease:
                 turn = await self._unless_stopped(self._opening.open(asked))
                 bind_contextvars(response_id=turn.response_id)
-                async with aclosing(run(turn, self.surroundings(lease))) as batches:
+                async with aclosing(run(turn, self.surroundings(lease, hand_over=hand_over))) as batches:
                     async for batch in batches:
                         if lease is not None and batch.events[-1].type in ENDS:
                             await lease.release()
@@ -166,7 +166,7 @@ class Desk:
             self._running.discard(task)
             IN_FLIGHT.dec()
 
-    def surroundings(self, lease: Lease | None = None, holder: str = "") -> Surroundings:
+    def surroundings(self, lease: Lease | None = None, holder: str = "", hand_over: Callable[[Batch], bool] | None = None) -> Surroundings:
         """What a turn of this process is run with; `holder` claims its calls, by default its response."""
         return Surroundings(
             provider=self._provider,
@@ -179,6 +179,7 @@ class Desk:
             clock=time.time,
             first_event_grace=self._settings.first_event_grace_seconds,
             deadline=asyncio.get_running_loop().time() + self._settings.turn_timeout_seconds,
+            hand_over=hand_over,
         )
 
     def _save(self, lease: Lease | None, turn: Turn, record: Record) -> asyncio.Task[Saved | SaveFailed]:

@@ -64,6 +64,14 @@ def advance(turn: Turn, event: TurnEvent) -> Step:
     return _REACTIONS[type(event)](turn, event)
 
 
+def more_text(turn: Turn, events: tuple[ModelEvent, ...]) -> tuple[Turn, Emit] | None:
+    """What `advance` would give for words of the model that are only more of its open part, or None where they are anything else."""
+    if turn.phase is not Phase.STREAMING or turn.summary is not None or not (more := projection.more_text(turn.output, events)):
+        return None
+    output, stream = more
+    return (replace(turn, output=output), Emit(stream)) if output.size <= turn.limits.max_output_chars else None
+
+
 def first_call(turn: Turn) -> CallModel:
     """The turn's first model call, as it would be without the tools of MCP servers, which must be asked for them."""
     return _call(replace(turn, round=1))
@@ -224,10 +232,8 @@ def _grace_passed(turn: Turn, event: GracePassed) -> Step:
 
 
 def _model_sent(turn: Turn, event: ModelSent) -> Step:
-    if turn.phase is Phase.STREAMING and turn.summary is None and (more := projection.more_text(turn.output, event.events)):
-        output, stream = more
-        if output.size <= turn.limits.max_output_chars:
-            return replace(turn, output=output), (Emit(stream),)
+    if more := more_text(turn, event.events):
+        return more[0], (more[1],)
     if turn.phase not in _LIVE:
         return turn, ()
     if turn.summary is not None:

@@ -27,7 +27,7 @@ from orchestrator_svc.turn.events import (
     ToolsListed,
     TurnEvent,
 )
-from orchestrator_svc.turn.machine import advance
+from orchestrator_svc.turn.machine import advance, more_text
 from orchestrator_svc.turn.state import Phase, Turn
 
 
@@ -36,7 +36,8 @@ class Surroundings:
     """What a turn is run with. `save` starts a task that outlives its caller; `ended` is told of every turn at its end; `stopped` says why
     the turn may not go on, or None while it may.
 
-    `clock` gives seconds since 1970. `first_event_grace` is in seconds, `deadline` in the event loop's time.
+    `clock` gives seconds since 1970. `first_event_grace` is in seconds, `deadline` in the event loop's time. `hand_over` has a batch of
+    more text while the consumer waits for the next one, and says whether it takes it.
     """
 
     provider: Provider
@@ -49,6 +50,7 @@ class Surroundings:
     clock: Callable[[], float]
     first_event_grace: float
     deadline: float
+    hand_over: Callable[[Batch], bool] | None = None
 
 
 _BEGUN = Begun()
@@ -124,7 +126,7 @@ class _Runner:
                 await self._hang_up()
                 if self._unheard is not None:
                     return self._unheard
-                self._model = self._around.provider.call(self.turn.request, action)
+                self._model = self._around.provider.call(self.turn.request, action, self._taken if self._around.hand_over else None)
             case ListTools():
                 await self._hang_up()
                 self._tools = {asyncio.create_task(self._listed(server)) for server in action.servers}
@@ -150,6 +152,17 @@ class _Runner:
             return self._stopped_or_raise(task)
         finally:
             self._listener = None
+
+    def _taken(self, events: tuple[ModelEvent, ...]) -> bool:
+        """Hands more text over the moment it comes, in the callback that read it; all else waits to be heard."""
+        if self._listener is None or self._is_overdue or (more := more_text(self.turn, events)) is None:
+            return False
+        turn, emit = more
+        assert self._around.hand_over is not None
+        if not self._around.hand_over(Batch(emit.events)):
+            return False
+        self.turn = turn
+        return True
 
     async def _stored(self, saving: asyncio.Future[Saved | SaveFailed], task: asyncio.Task[object]) -> TurnEvent:
         """What became of the save; a shutdown does not keep the turn from hearing it, and is heard of next by one that would go on."""

@@ -1,9 +1,10 @@
 """A database for turns that are run for real, and how much the property tests of the orchestrator try: no wall clock judges them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
+import uvloop
 from hypothesis import settings
 
 from history_svc.migrations import migrate
@@ -12,6 +13,15 @@ from tests.postgres import fresh_database, postgres_server
 
 settings.register_profile("orchestrator", deadline=None, max_examples=60)
 settings.load_profile("orchestrator")
+
+
+ON_BOTH_LOOPS = ("test_engine_http.py", "test_provider.py")
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests of what talks to the event loop itself run on asyncio's own and on the one that processes have."""
+    own: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    return own | {"uvloop": uvloop.new_event_loop} if item.path.name in ON_BOTH_LOOPS else own
 
 
 @pytest.fixture(scope="session")

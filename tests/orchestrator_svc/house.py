@@ -148,8 +148,8 @@ class House:
     history: FakeHistory
     tasks: set["asyncio.Task[list[JsonObject]]"] = field(default_factory=set)
 
-    def respond(self, *input: JsonObject, **given: object) -> AsyncGenerator[Batch, None]:
-        return self.orchestrator.desk.respond(asked_for(*input, **given))
+    def respond(self, *input: JsonObject, hand_over: Callable[[Batch], bool] | None = None, **given: object) -> AsyncGenerator[Batch, None]:
+        return self.orchestrator.desk.respond(asked_for(*input, **given), hand_over)
 
     async def events(self, *input: JsonObject, **given: object) -> list[JsonObject]:
         """The events of a turn that runs to its end; the stream is checked."""

@@ -2,6 +2,9 @@
 
 import asyncio
 import itertools
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 
 import grpc
@@ -21,10 +24,12 @@ from orchestrator_svc.errors import (
     ShuttingDown,
 )
 from orchestrator_svc.items import JsonObject
+from orchestrator_svc.turn.actions import Batch
 from svckit.errors import RemoteError
 from svckit.ids import IdBlock, tree_key_of
 from tests.fakes.engine import Received
 from tests.fakes.scripts import function_call, message_and_call, reasoning, status, text
+from tests.fakes.streams import check_stream
 from tests.orchestrator_svc.house import STATUSES, Conflict, Incomplete, Unavailable, fails, open_house, soon
 from tests.orchestrator_svc.turns import HELLO, WEATHER
 
@@ -489,6 +494,120 @@ async def test_a_turn_that_never_began_is_refused_when_its_time_is_up() -> None:
             await house.events()
 
         assert house.history.asked == []
+
+
+# Text that is handed over the moment it comes.
+
+
+class Listener:
+    """Takes batches while it may; `events` is all that a turn has told, in the order in which it came, handed over or not."""
+
+    def __init__(self, takes: Callable[[int], bool] = lambda number: True) -> None:
+        self.events: list[JsonObject] = []
+        self.taken = asyncio.Event()
+        self.handed: list[JsonObject] = []
+        self._takes = takes
+        self._offers = itertools.count()
+
+    def take(self, batch: Batch) -> bool:
+        if not self._takes(next(self._offers)):
+            return False
+        told = [msgspec.json.decode(event.data) for event in batch.events]
+        self.events += told
+        self.handed += told
+        self.taken.set()
+        return True
+
+    async def hear(self, batches: AsyncGenerator[Batch, None]) -> None:
+        async with aclosing(batches):
+            async for batch in batches:
+                self.events += [msgspec.json.decode(event.data) for event in batch.events]
+
+
+WORDS = "a b c d e f g h"
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 100])
+async def test_what_is_handed_over_and_what_is_not_comes_in_one_order(every: int) -> None:
+    listener = Listener(lambda number: number % every == 0)
+    async with open_house() as house:
+        script = (
+            reasoning("Well, well, well.") + text(WORDS, deltas=re.findall(r"\w ?", WORDS)) + function_call("weather", {"city": "Rome"})
+        )
+        house.engine.play(script.paced(0.005))
+        await soon(listener.hear(house.respond(hand_over=listener.take, tools=[WEATHER])))
+
+        check_stream(listener.events)
+        assert house.history.body(listener.events[-1]["response"]["id"]) == listener.events[-1]["response"]  # type: ignore[index]
+    deltas = [event for event in listener.events if str(event["type"]).endswith("output_text.delta")]
+    assert "".join(str(event["delta"]) for event in deltas) == WORDS
+    assert len(listener.handed) >= (5 if every == 1 else 1)
+    assert {event["type"] for event in listener.handed} <= {
+        "response.reasoning_text.delta",
+        "response.output_text.delta",
+        "response.function_call_arguments.delta",
+    }
+
+
+async def test_a_turn_that_only_hands_over_still_has_a_deadline() -> None:
+    listener = Listener()
+    async with open_house(turn_timeout_seconds=0.4) as house:
+        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.05))
+        await soon(listener.hear(house.respond(hand_over=listener.take)))
+        check_stream(listener.events)
+        await soon(house.engine.posts[0].closed.wait())
+
+        last = listener.events[-1]["response"]
+        assert isinstance(last, dict)
+        assert code_of(last) == "turn_timeout"
+        assert house.history.body(last["id"]) == last
+        (item,) = output_of(last)
+        assert WORDS.startswith(item["content"][0]["text"])  # type: ignore[index]
+        assert listener.handed
+
+
+async def test_an_output_that_grows_too_large_while_it_is_handed_over_is_cut() -> None:
+    listener = Listener()
+    async with open_house(max_output_chars=6) as house:
+        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.01))
+        await soon(listener.hear(house.respond(hand_over=listener.take)))
+        check_stream(listener.events)
+
+    assert listener.events[-1]["type"] != "response.completed"
+    assert listener.handed
+
+
+async def test_what_was_handed_over_is_stored_when_the_client_leaves() -> None:
+    listener = Listener()
+    async with open_house() as house:
+        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.01).hold(asyncio.Event(), before=9))
+        batches = house.respond(hand_over=listener.take)
+        hearing = asyncio.create_task(listener.hear(batches))
+        while len(listener.handed) < 3:
+            await soon(listener.taken.wait())
+            listener.taken.clear()
+        hearing.cancel()
+        await asyncio.wait({hearing})
+        await soon(house.history.saved.wait())
+        (commit,) = house.history.asked
+        told = "".join(str(event["delta"]) for event in listener.events if "delta" in event)
+        await soon(house.engine.posts[0].closed.wait())
+
+    assert commit.status == STATUSES["cancelled"]
+    assert told
+    assert told.encode() in commit.items[-1].item.body
+
+
+async def test_a_listener_that_fails_fails_the_turn_and_hangs_up() -> None:
+    def take(batch: Batch) -> bool:
+        raise ZeroDivisionError
+
+    listener = Listener()
+    async with open_house() as house:
+        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.01))
+        with pytest.raises(ZeroDivisionError):
+            await soon(listener.hear(house.respond(hand_over=take)))
+        await soon(house.engine.posts[0].closed.wait())
 
 
 # Shutdown.

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 
 import pytest
@@ -24,6 +24,7 @@ from tests.orchestrator_svc.turns import HELLO, NOW, Played, play, request, turn
 SOON = OrchestratorSettings(connect_timeout_seconds=0.2, first_event_timeout_seconds=0.2, gap_timeout_seconds=0.2)
 LONG = OrchestratorSettings()
 CALL = CallModel(1, (b'{"type":"message","role":"user","content":"hello"}',))
+STREAMED = json.dumps({"stream": True}).encode()
 GOOD = {"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]}
 
 
@@ -152,11 +153,11 @@ async def test_an_engine_that_takes_no_connection_is_unavailable() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [never(), text("Hi").hold_head(asyncio.Event()), text("Hi").hold(asyncio.Event(), before=0)],
+    [never, lambda: text("Hi").hold_head(asyncio.Event()), lambda: text("Hi").hold(asyncio.Event(), before=0)],
     ids=["no answer", "no head", "no first event"],
 )
-async def test_an_engine_that_says_nothing_has_timed_out(engine: FakeEngine, script: Script) -> None:
-    assert (await failure(engine, script, SOON)).code == "engine_timeout"
+async def test_an_engine_that_says_nothing_has_timed_out(engine: FakeEngine, script: Callable[[], Script]) -> None:
+    assert (await failure(engine, script(), SOON)).code == "engine_timeout"
     await soon(engine.posts[0])
 
 
@@ -349,9 +350,11 @@ async def test_writes_of_any_size_are_read_b119_b120(engine: FakeEngine, size: i
 # Leaving.
 
 
-@pytest.mark.parametrize("held", [text("Hi").hold_head(asyncio.Event()), text("Hi").hold(asyncio.Event(), before=4)], ids=["head", "text"])
-async def test_leaving_closes_the_engine_s_connection_b114(engine: FakeEngine, held: Script) -> None:
-    engine.play(held)
+@pytest.mark.parametrize(
+    "held", [lambda: text("Hi").hold_head(asyncio.Event()), lambda: text("Hi").hold(asyncio.Event(), before=4)], ids=["head", "text"]
+)
+async def test_leaving_closes_the_engine_s_connection_b114(engine: FakeEngine, held: Callable[[], Script]) -> None:
+    engine.play(held())
     async with provider_for(engine) as provider:
         reading = asyncio.create_task(called(provider))
         asked = await engine.request(0)
@@ -376,8 +379,9 @@ async def test_closing_the_iterator_closes_the_engine_s_connection_b114(engine: 
 async def test_the_relay_passes_a_request_and_its_answer_byte_for_byte(engine: FakeEngine) -> None:
     body = b'{"b" : 1,\n"a":"\\u00e9"}'
     engine.play(status(418, b'{"x" : 1}', headers={"x-odd": "yes", "connection": "keep-alive", "set-cookie": "a=b"}))
-    async with provider_for(engine) as provider, provider.relay("POST", "/v1/chat/completions", {"x-mine": "1"}, body) as (head, chunks):
-        answer = b"".join([chunk async for chunk in chunks])
+    async with provider_for(engine) as provider:
+        with await provider.relay("POST", "/v1/chat/completions", {"x-mine": "1"}, body) as head:
+            answer = b"".join([chunk async for chunk in head])
     asked = await engine.request(0)
 
     assert (asked.path, asked.body, asked.headers["x-mine"]) == ("/v1/chat/completions", body, "1")
@@ -388,12 +392,9 @@ async def test_the_relay_passes_a_request_and_its_answer_byte_for_byte(engine: F
 
 async def test_the_relay_says_when_the_answer_breaks_off(engine: FakeEngine) -> None:
     engine.play(text("one two").cut(events=4, ending="reset"))
-    async with (
-        provider_for(engine) as provider,
-        provider.relay("POST", "/v1/responses", {}, json.dumps({"stream": True}).encode()) as (_, chunks),
-    ):
-        with pytest.raises(EngineStreamInterrupted):
-            [chunk async for chunk in chunks]
+    async with provider_for(engine) as provider:
+        with await provider.relay("POST", "/v1/responses", {}, STREAMED) as answer, pytest.raises(EngineStreamInterrupted):
+            [chunk async for chunk in answer]
 
 
 @pytest.mark.parametrize(("script", "error"), [(never(), EngineTimeout), (hang_up(), EngineUnavailable)])
@@ -401,15 +402,14 @@ async def test_the_relay_says_why_there_is_no_answer(engine: FakeEngine, script:
     engine.play(script)
     async with provider_for(engine, SOON) as provider:
         with pytest.raises(error):
-            async with provider.relay("POST", "/v1/responses", {}, b"{}"):
-                pass
+            await provider.relay("POST", "/v1/responses", {}, b"{}")
 
 
 async def test_leaving_the_relay_closes_the_engine_s_connection_b114(engine: FakeEngine) -> None:
     engine.play(text("one two").hold(asyncio.Event(), before=4))
     async with provider_for(engine) as provider:
-        async with provider.relay("POST", "/v1/responses", {}, json.dumps({"stream": True}).encode()) as (_, chunks):
-            await anext(chunks)  # type: ignore[call-overload]
+        with await provider.relay("POST", "/v1/responses", {}, STREAMED) as answer:
+            await anext(answer)
         await soon(await engine.request(0))
 
 
@@ -453,4 +453,4 @@ async def test_the_log_says_why_an_engine_cannot_be_reached() -> None:
         (entry,) = await logged(f"http://127.0.0.1:{closed.getsockname()[1]}")
 
     assert entry["reason"] == "engine_unavailable"
-    assert "ClientConnectorError" in str(entry["cause"])
+    assert "ConnectionRefusedError" in str(entry["cause"])

@@ -58,6 +58,16 @@ def read(*events: JsonObject | bytes) -> tuple[ModelEvent, ...]:
     return Translator().read(lines(*events))
 
 
+def read_at_once(*events: JsonObject | bytes) -> tuple[tuple[ModelEvent, ...], int]:
+    """The same, event by event, each taken at once where that can be; and how many were."""
+    translator, meant, taken = Translator(), list[ModelEvent](), 0
+    for name, data in lines(*events):
+        more = translator.more(data)
+        taken += more is not None
+        meant += translator.read([(name, data)]) if more is None else [more]
+    return tuple(meant), taken
+
+
 def lived(*events: JsonObject | bytes) -> Played:
     """A turn whose engine sent these events and then ended its stream; the stream is checked."""
     translator = Translator()
@@ -370,3 +380,30 @@ def test_a_response_object_is_an_answer_b105() -> None:
 
     check_stream(played.events)
     assert said(played) == ["Hi"]
+
+
+# What only adds to the open part.
+
+OPEN = (CREATED, added("message", "m", 0), delta("one ", "m", 0))
+
+
+@pytest.mark.parametrize(
+    ("events", "taken"),
+    [
+        ((*OPEN, delta("two ", "m", 0), delta("three", "m", 0), COMPLETED), 2),
+        ((*OPEN, delta("", "m", 0), delta("two", "m", 0)), 1),
+        ((*OPEN, delta(None, "m", 0), delta({}, "m", 0)), 0),
+        ((*OPEN, delta("zwei ä", "m", 0), delta("three", "m", 0)), 1),
+        ((*OPEN, b'{"type":"response.output_text.delta","item_id":"m","output_index":0,"delta":"\\ud83c"}', delta("two", "m", 0)), 0),
+        ((*OPEN, delta("two", "other", 0), delta("three", "m", 0), delta("four", "m", 0)), 1),
+        ((*OPEN, delta("two", "m", 0, content_index=1), delta("three", "m", 0, content_index=1)), 1),
+        ((*OPEN, event("refusal.delta", item_id="m", output_index=0, delta="no"), delta("two", "m", 0)), 0),
+        ((*OPEN, b"[DONE]", b"nonsense", delta("two", "m", 0)), 1),
+        ((*OPEN, COMPLETED, delta("two", "m", 0)), 0),
+        ((CREATED, added("function_call", "c", 0, call_id="1", name="weather"), *(arguments(part, "c", 0) for part in ("{", "}"))), 1),
+        ((delta("no type", "m", 0) | {"type": None}, delta("no type", "m", 0) | {"type": None}), 0),
+    ],
+    ids=["text", "empty", "no text", "not ASCII", "half", "other item", "other part", "other kind", "no event", "over", "call", "no type"],
+)
+def test_what_only_adds_to_the_open_part_means_the_same_when_taken_at_once(events: tuple[JsonObject | bytes, ...], taken: int) -> None:
+    assert read_at_once(*events) == (read(*events), taken)

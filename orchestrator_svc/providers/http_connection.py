@@ -12,7 +12,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 # More than this without a byte of a body is no head, no trailer and no size of a chunk that anybody needs.
 MAX_HEAD_BYTES = 64 * 1024
-_PART_BYTES = 64 * 1024
+_PART_BYTES = 256 * 1024
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         for part in _parts(head, body):
             if self._has_head or self._transport.is_closing():
                 return
-            self._transport.write(part)
+            self._transport.writelines(part)
             if self._writable is not None:
                 await self._writable
         self._is_sending = False
@@ -180,8 +180,8 @@ def _has_length(headers: Iterable[tuple[str, str]]) -> bool:
     return any(name in ("content-length", "transfer-encoding") for name, _ in headers)
 
 
-def _parts(head: bytes, body: tuple[bytes, ...]) -> Iterator[bytes]:
-    """The request in parts of about 64 KiB.
+def _parts(head: bytes, body: tuple[bytes, ...]) -> Iterator[list[bytes]]:
+    """The request in parts of about 256 KiB, each to be sent at once.
 
     A large body joined as a whole would be one more copy of megabytes; piece by piece, each comma would be a send of its own.
     """
@@ -190,7 +190,7 @@ def _parts(head: bytes, body: tuple[bytes, ...]) -> Iterator[bytes]:
         part.append(piece)
         size += len(piece)
         if size >= _PART_BYTES:
-            yield b"".join(part)
+            yield part
             part, size = [], 0
     if part:
-        yield b"".join(part)
+        yield part

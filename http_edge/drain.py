@@ -1,8 +1,6 @@
 """The requests that are running, and their end when the process stops: time to finish first, then a last word, then no more."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from aiohttp import web
 
@@ -17,14 +15,12 @@ class Drain:
         self.over = False
         self._running: set[asyncio.Task[object]] = set()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """The current task is a running request."""
+    def joined(self) -> None:
+        """The current task is a running request, until its end."""
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        yield
 
     def takes_back_cancel(self) -> bool:
         """Was the current task cancelled by the drain? Then it may go on, to send its last word."""

@@ -18,6 +18,8 @@ async def read_body(request: web.Request) -> bytes:
     if request.headers.get("content-encoding", "").strip().lower() not in _ENCODINGS:
         raise UnknownEncoding()
     try:
+        if request.content.is_eof():  # all of it has come
+            return await request.read()
         async with asyncio.timeout(settings.body_timeout_seconds):
             return await request.read()
     except TimeoutError as exc:

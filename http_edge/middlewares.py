@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import cache
 
 from aiohttp import web
+from prometheus_client import Counter, Histogram
 from structlog.contextvars import bind_contextvars
 
 from http_edge.auth import API_KEYS
@@ -86,13 +88,13 @@ async def answered(request: web.Request, handler: Handler) -> web.StreamResponse
 async def drained(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Lets the request finish when the process stops, up to the limit."""
     drain = request.app[DRAIN]
-    with drain.running():
-        try:
-            return await handler(request)
-        except asyncio.CancelledError:
-            if not drain.takes_back_cancel():
-                raise
-            raise ServerShutdown() from None
+    drain.joined()
+    try:
+        return await handler(request)
+    except asyncio.CancelledError:
+        if not drain.takes_back_cancel():
+            raise
+        raise ServerShutdown() from None
 
 
 @web.middleware
@@ -164,8 +166,18 @@ def _route_of(request: web.Request) -> str:
 def _count(request: web.Request, status: int, seconds: float) -> None:
     route = _route_of(request)
     method = request.method if request.method in METHODS else "other"
-    REQUESTS.labels(route, method, status).inc()
+    _counter(route, method, status).inc()
     if status != SWITCHED:
-        REQUEST_SECONDS.labels(route).observe(seconds)
+        _timer(route).observe(seconds)
     if request.app[EDGE_SETTINGS].access_log:
         log.info("request", route=route, method=method, status=status, seconds=round(seconds, 4))
+
+
+@cache
+def _counter(route: str, method: str, status: int) -> Counter:
+    return REQUESTS.labels(route, method, status)
+
+
+@cache
+def _timer(route: str) -> Histogram:
+    return REQUEST_SECONDS.labels(route)

@@ -6,9 +6,10 @@ to the gateway, stay behind.
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 
 from aiohttp import web
+from prometheus_client import Counter
 
 from http_edge.client_watch import ClientWatch
 from http_edge.clients import CLIENTS
@@ -82,14 +83,14 @@ def end_to_end(headers: Mapping[str, str]) -> list[Header]:
     return [
         Header(name=name.lower(), value=value)
         for name, value in headers.items()
-        if name.lower() not in left_out and not _LONE_SURROGATE.search(value)
+        if name.lower() not in left_out and (value.isascii() or not _LONE_SURROGATE.search(value))
     ]
 
 
 async def head_of(replies: AsyncIterator[RelayReply]) -> RelayHead:
     """The head of the engine's answer. Raises TurnInterrupted where there is none."""
     first = await anext(replies, None)
-    if first is None or not first.HasField("head"):
+    if first is None or not first.head.status:
         raise TurnInterrupted()
     return first.head
 
@@ -99,14 +100,23 @@ async def _answer(request: web.Request, head: RelayHead, replies: Replies[RelayR
     for header in _shown(head.headers):
         response.headers.add(header.name, header.value)
     await response.prepare(request)
-    RELAYED.labels(request.path, head.status).inc()
+    _counter(request.path, head.status).inc()
     with ClientWatch(request, request.app[EDGE_SETTINGS].client_timeout_seconds):
         replies.hand_to(partial(_written_at_once, response))
         async for reply in replies:
+            if replies.is_at_end:
+                await response.write_eof(reply.chunk)  # in one send with the end
+                break
             await response.write(reply.chunk)
-        await response.write_eof()
+        else:
+            await response.write_eof()
     RELAYED_BYTES.inc(request.writer.output_size)
     return response
+
+
+@cache
+def _counter(path: str, status: int) -> Counter:
+    return RELAYED.labels(path, status)
 
 
 def _written_at_once(response: StreamedAnswer, reply: RelayReply) -> bool:

@@ -1,5 +1,6 @@
 """Between messages of the contract and the values that turns are made of. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from msgspec import Struct
@@ -58,6 +59,41 @@ def reply_of(batch: Batch) -> wire.CreateResponseReply:
     for event in batch.events:
         add(type=event.type, sequence_number=event.sequence_number, data=event.data)
     return reply
+
+
+class RelayedHeader(Struct, frozen=True):
+    """A header, with the fields of a `Header`."""
+
+    name: str
+    value: str
+
+
+class RelayedHead(Struct, frozen=True):
+    """A status and headers, with the fields of a `RelayHead`."""
+
+    status: int
+    headers: list[RelayedHeader]
+
+
+class Opening(Struct, frozen=True):
+    """The first of a relayed answer, with the field of a `RelayReply`: a caller in this process reads it as one."""
+
+    head: RelayedHead
+
+    def ByteSize(self) -> int:  # protobuf's name for it
+        """How large the message would be, or a little less."""
+        return sum([len(header.name) + len(header.value) for header in self.head.headers])
+
+
+def opening_of(status: int, headers: Iterable[tuple[str, str]]) -> Opening:
+    """The first of a relayed answer."""
+    return Opening(RelayedHead(status, [RelayedHeader(name, value) for name, value in headers]))
+
+
+def opening_reply(opening: Opening) -> wire.RelayReply:
+    """The first of a relayed answer as a message."""
+    headers = [wire.Header(name=header.name, value=header.value) for header in opening.head.headers]
+    return wire.RelayReply(head=wire.RelayHead(status=opening.head.status, headers=headers))
 
 
 class Chunk(Struct, frozen=True):

@@ -6,7 +6,19 @@ from typing import cast
 import grpc
 
 from orchestrator_svc.conversations import Conversations
-from orchestrator_svc.convert import Chunk, asked_of, check_owner, check_relayed, chunk_reply, item_of, queued_of, reply_of
+from orchestrator_svc.convert import (
+    Chunk,
+    Opening,
+    asked_of,
+    check_owner,
+    check_relayed,
+    chunk_reply,
+    item_of,
+    opening_of,
+    opening_reply,
+    queued_of,
+    reply_of,
+)
 from orchestrator_svc.providers.base import Provider
 from orchestrator_svc.turn.actions import Batch
 from orchestrator_svc.turn.background import BackgroundTurns
@@ -18,7 +30,7 @@ from turnkeep.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceSe
 Context = grpc.aio.ServicerContext[object, object]
 
 # what handlers give in place of messages
-MESSAGES: Messages = {Batch: reply_of, Chunk: chunk_reply}
+MESSAGES: Messages = {Batch: reply_of, Opening: opening_reply, Chunk: chunk_reply}
 
 
 class Orchestrator(OrchestratorServiceServicer):
@@ -58,8 +70,7 @@ class Orchestrator(OrchestratorServiceServicer):
         check_relayed(request)
         headers = {header.name.lower(): header.value for header in request.headers}
         with await self._provider.relay(request.method, request.path, headers, request.body) as answer:
-            passed = [wire.Header(name=name, value=value) for name, value in answer.headers]
-            yield wire.RelayReply(head=wire.RelayHead(status=answer.status, headers=passed))
+            yield cast("wire.RelayReply", opening_of(answer.status, answer.headers))
             if hand_over := hand_over_of(context):
                 answer.hand_to(lambda chunk: hand_over(Chunk(chunk)))
             async for chunk in answer:

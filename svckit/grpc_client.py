@@ -8,7 +8,8 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 import grpc
 
@@ -80,16 +81,12 @@ class Caller:
             except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
                 await attempts.pause_or_raise(error)
 
-    @asynccontextmanager
-    async def stream(
+    def stream(
         self, method: grpc.aio.UnaryStreamMultiCallable[Q, R], request: Q, deadline: float | None, idempotent: bool = False
-    ) -> AsyncIterator["Replies[R]"]:
-        """The replies to one request, as they come. Leaving the context early cancels the call; nothing is repeated after a first reply."""
-        replies = Replies(partial(method, request, metadata=self._metadata()), _Attempts(deadline, idempotent))
-        try:
-            yield replies
-        finally:
-            replies.cancel()
+    ) -> "Replies[R]":
+        """The replies to one request, as they come, as a context: leaving it early cancels the call. Nothing is repeated after a first
+        reply."""
+        return Replies(partial(method, request, metadata=self._metadata()), _Attempts(deadline, idempotent))
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return self._credential + current_trace().metadata()
@@ -103,6 +100,12 @@ class Replies(AsyncIterator[R]):
         self._attempts = attempts
         self._call: grpc.aio.UnaryStreamCall[Q, R] | None = None
         self._arriving: AsyncIterator[R]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.cancel()
 
     async def __anext__(self) -> R:
         while True:
@@ -126,6 +129,11 @@ class Replies(AsyncIterator[R]):
         """
         if isinstance(self._call, HandsOver):
             self._call.take = take
+
+    @property
+    def is_at_end(self) -> bool:
+        """Is it known that no reply will follow? Of a service in another process that is known only by waiting for one."""
+        return isinstance(self._call, HandsOver) and self._call.is_at_end
 
     def cancel(self) -> None:
         """No more replies."""

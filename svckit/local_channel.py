@@ -37,6 +37,11 @@ class HandsOver:
 
     take: Callable[..., bool] | None = None
 
+    @property
+    def is_at_end(self) -> bool:
+        """Has the call ended well, and has its reader had all replies?"""
+        return False
+
 
 class _Sized(Protocol):
     """What a reply can say of itself; the name is protobuf's."""
@@ -369,6 +374,10 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
         if self.take is None or self._unread or self._status is not None or cast("_Sized", message).ByteSize() > MAX_MESSAGE_BYTES:
             return False
         return self.take(self._route.copied(self._handler, message))
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._status is StatusCode.OK and not self._unread
 
     def __aiter__(self) -> AsyncIterator[R]:
         return self

@@ -7,10 +7,10 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from secrets import token_hex
+from random import getrandbits
 
 from aiohttp import web
+from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -23,8 +23,7 @@ _REQUEST_ID = re.compile(r"[!-~]{1,128}\Z")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """Which request the work belongs to; `traceparent` is the caller's W3C trace context, passed on as it came."""
 
     request_id: str
@@ -45,7 +44,7 @@ def trace_of(headers: Mapping[str, str]) -> Trace:
     request_id = headers.get(REQUEST_ID_KEY, "")
     traceparent = headers.get(TRACEPARENT_KEY, "")
     return Trace(
-        request_id if _REQUEST_ID.match(request_id) else f"req_{token_hex(16)}",
+        request_id if _REQUEST_ID.match(request_id) else f"req_{getrandbits(128):032x}",
         traceparent if _TRACEPARENT.match(traceparent) else None,
     )
 

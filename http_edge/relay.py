@@ -79,11 +79,11 @@ def relay_request(request: web.Request, body: bytes) -> RelayRequest:
 
 def end_to_end(headers: Mapping[str, str]) -> list[Header]:
     """The headers that are meant for the engine."""
-    left_out = KEPT_FROM_ENGINE | _named_by_connection(headers)
+    left_out = KEPT_FROM_ENGINE | _named_by_connection(headers) if "connection" in headers else KEPT_FROM_ENGINE
     return [
-        Header(name=name.lower(), value=value)
+        Header(name=lower, value=value)
         for name, value in headers.items()
-        if name.lower() not in left_out and (value.isascii() or not _LONE_SURROGATE.search(value))
+        if (lower := name.lower()) not in left_out and (value.isascii() or not _LONE_SURROGATE.search(value))
     ]
 
 
@@ -131,7 +131,7 @@ def _shown(headers: Iterable[Header]) -> Iterable[Header]:
 
 
 def _named_by_connection(headers: Mapping[str, str]) -> set[str]:
-    return {name.strip().lower() for name in headers.get("connection", "").split(",")}
+    return {name.strip().lower() for name in headers["connection"].split(",")}
 
 
 def _query(request: web.Request) -> str:

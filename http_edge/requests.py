@@ -208,7 +208,8 @@ def _input_items(raw: Raw | None) -> list[bytes]:
 
 
 def _is_nothing(fields: Fields, name: str) -> bool:
-    return bytes(fields.get(name, b"null")) in _NOTHING
+    given = fields.get(name)
+    return given is None or bytes(given) in _NOTHING
 
 
 def _is_text(fields: Fields) -> bool:

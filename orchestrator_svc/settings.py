@@ -182,6 +182,7 @@ def _is_address(text: str) -> bool:
     try:
         url = urlsplit(text)
         has_port = url.port is None or url.port > 0
+        (url.hostname or "").encode("idna")
     except ValueError:
         return False
     return url.scheme in ("http", "https") and bool(url.hostname) and has_port and not (url.query or url.fragment or " " in text)

@@ -185,7 +185,7 @@ class _Call(grpc.aio.Call):
         self._is_cancelled = False
         self._news: asyncio.Future[None] | None = None
         self._callbacks: list[Callable[[_Call], object]] = []
-        self.sent = _checked(metadata)
+        self.sent: tuple[tuple[str, str | bytes], ...] = _checked(metadata)
         self.initial: grpc.aio.Metadata = grpc.aio.Metadata()
         self.trailing: grpc.aio.Metadata = grpc.aio.Metadata()
         self._deadline = None if timeout is None else self._loop.time() + timeout
@@ -436,16 +436,16 @@ class _Context(grpc.aio.ServicerContext[object, object]):
         await self.abort(status.code, status.details, status.trailing_metadata or ())
 
     async def send_initial_metadata(self, initial_metadata: Pairs) -> None:
-        self._call.initial = _checked(initial_metadata)
+        self._call.initial = grpc.aio.Metadata(*_checked(initial_metadata))
 
     def set_trailing_metadata(self, trailing_metadata: Pairs) -> None:
-        self._call.trailing = _checked(trailing_metadata)
+        self._call.trailing = grpc.aio.Metadata(*_checked(trailing_metadata))
 
     def trailing_metadata(self) -> grpc.aio.Metadata:
         return self._call.trailing
 
     def invocation_metadata(self) -> grpc.aio.Metadata:
-        return self._call.sent
+        return cast("grpc.aio.Metadata", self._call.sent)  # pairs, as on a socket, where they are no Metadata either
 
     def set_code(self, code: StatusCode) -> None:
         self.status = code
@@ -484,12 +484,13 @@ class _Context(grpc.aio.ServicerContext[object, object]):
         return {}
 
 
-def _checked(metadata: Pairs | None) -> grpc.aio.Metadata:
-    """The metadata, if gRPC would carry it: the same ValueError on every channel."""
-    for key, value in metadata or ():
+def _checked(metadata: Pairs | None) -> tuple[tuple[str, str | bytes], ...]:
+    """The metadata as pairs, if gRPC would carry it: the same ValueError on every channel."""
+    pairs = tuple(metadata or ())
+    for key, value in pairs:
         if not _KEY.match(key) or key.endswith("-bin") != isinstance(value, bytes) or (isinstance(value, str) and not _TEXT.match(value)):
             raise ValueError(f"metadata was invalid: {key}")
-    return grpc.aio.Metadata(*metadata or ())
+    return pairs
 
 
 def _too_large(size: int) -> str:

@@ -9,25 +9,25 @@ from collections.abc import Callable
 
 
 class Patience:
-    """Calls `expired` when a wait takes more than `seconds`, and is then over unless others are allowed. To be closed at the end.
+    """Calls `expired`, once, when a wait takes more than `first` seconds, or more than `later` once `go_on` was called. To be closed at the
+    end.
 
     Whoever waits sets `since` to the event loop's time before each wait, and to None after it.
     """
 
-    __slots__ = ("_expired", "_loop", "_timer", "seconds", "since")
+    __slots__ = ("_expired", "_later", "_loop", "_seconds", "_timer", "since")
 
-    def __init__(self, seconds: float, expired: Callable[[], object]) -> None:
+    def __init__(self, first: float, later: float, expired: Callable[[], object]) -> None:
         self.since: float | None = None
         self._expired = expired
         self._loop = asyncio.get_running_loop()
-        self.seconds = seconds
-        self._timer = self._loop.call_later(seconds, self._fire)
+        self._seconds = first
+        self._later = later
+        self._timer = self._loop.call_later(min(first, later), self._fire)
 
-    def allow(self, seconds: float) -> None:
-        """Other seconds, from the next wait on."""
-        self._timer.cancel()
-        self.seconds = seconds
-        self._timer = self._loop.call_later(seconds, self._fire)
+    def go_on(self) -> None:
+        """The first waits are over."""
+        self._seconds = self._later
 
     def close(self) -> None:
         """No more waits."""
@@ -35,8 +35,8 @@ class Patience:
 
     def _fire(self) -> None:
         now = self._loop.time()
-        due = (now if self.since is None else self.since) + self.seconds
+        due = (now if self.since is None else self.since) + self._seconds
         if due <= now:
             self._expired()
         else:
-            self._timer = self._loop.call_at(due, self._fire)
+            self._timer = self._loop.call_at(min(due, now + self._later), self._fire)

@@ -31,8 +31,8 @@ class Trace(Struct, frozen=True):
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What travels with a call to another service."""
-        pairs = ((REQUEST_ID_KEY, self.request_id), (TRACEPARENT_KEY, self.traceparent))
-        return tuple((key, value) for key, value in pairs if value)
+        first = ((REQUEST_ID_KEY, self.request_id),) if self.request_id else ()
+        return (*first, (TRACEPARENT_KEY, self.traceparent)) if self.traceparent else first
 
 
 _NO_TRACE = Trace("")

@@ -1,10 +1,11 @@
 """HTTP to one engine: its address, its key, its connections. Knows no wire; what the bytes mean is its callers' business.
 
-A request is sent a second time only when a connection that had been used before broke before any byte of an answer: then the engine had
-closed it and never saw the request.
+A request is sent a second time only when a connection that had been used before breaks at once and before any byte of an answer: then the
+engine had closed it meanwhile and never saw the request.
 """
 
 import asyncio
+import re
 import socket
 import ssl
 from base64 import b64encode
@@ -20,14 +21,17 @@ from orchestrator_svc.errors import EngineTimeout, EngineUnavailable, InvalidReq
 from orchestrator_svc.providers.http_answer import Answer
 from orchestrator_svc.providers.http_connection import Connection
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings, refuse_no_address
+from svckit.settings import SettingsError
 from svckit.telemetry import current_trace
 
 _KEPT_SECONDS = 15.0
 _PROBE_SECONDS = 2.0
 _NEXT_ADDRESS_SECONDS = 0.25
+_STALE_SECONDS = 1.0
 _LOOPS_TO_CLOSE = 100
 _PORTS = {"http": 80, "https": 443}
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 
 
 class EngineHttp:
@@ -47,6 +51,8 @@ class EngineHttp:
         self._open: set[Connection] = set()
         self._kept: list[tuple[Connection, float]] = []
         self._sweeping: asyncio.TimerHandle | None = None
+        self._clock = asyncio.get_running_loop().time
+        self._is_closed = False
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -59,16 +65,17 @@ class EngineHttp:
         Raises EngineUnavailable and EngineTimeout, and InvalidRequest for a header that cannot be sent.
         """
         head = self._head(method, path, headers, sum(map(len, body)))
-        connection = self._kept_one()
-        while True:
-            is_new = connection is None
+        if kept := self._kept_one():
+            started = self._clock()
             try:
-                connection = connection or await self._connected()
-                return await self._asked(connection, head, body)
+                return await self._asked(kept, head, body)
             except OSError as exc:
-                if is_new or connection is None or connection.has_heard:
+                if kept.has_heard or self._is_closed or self._clock() > started + _STALE_SECONDS:
                     raise EngineUnavailable from exc
-                connection = None
+        try:
+            return await self._asked(await self._connected(), head, body)
+        except OSError as exc:
+            raise EngineUnavailable from exc
 
     async def answers(self) -> bool:
         """Whether the engine can be reached and is not failing."""
@@ -80,7 +87,8 @@ class EngineHttp:
             return False
 
     async def aclose(self) -> None:
-        """Closes all connections."""
+        """Closes all connections; there will be no others."""
+        self._is_closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
         for connection in self._open:
@@ -102,6 +110,8 @@ class EngineHttp:
 
     async def _connected(self) -> Connection:
         """A new connection. Raises OSError. Its callbacks run in a context of their own, for it outlives the request that opens it."""
+        if self._is_closed:
+            raise ConnectionAbortedError("the connections to the engine are closed")
         opening = asyncio.create_task(self._opened(), context=Context())
         try:
             return await opening
@@ -121,6 +131,8 @@ class EngineHttp:
                 opened.close()
                 raise
         self._open = {connection, *(other for other in self._open if not other.is_lost)}
+        if self._is_closed:
+            connection.abort()
         return connection
 
     async def _addresses(self) -> Sequence[AddrInfoType]:
@@ -136,31 +148,30 @@ class EngineHttp:
 
     def _ended(self, connection: Connection) -> None:
         """Keeps a connection whose answer is whole, if it can carry another."""
-        if not connection.is_free:
+        if not connection.is_free or self._is_closed:
             return connection.close()
-        loop = asyncio.get_running_loop()
-        self._kept.append((connection, loop.time() + _KEPT_SECONDS))
+        self._kept.append((connection, self._clock() + _KEPT_SECONDS))
         if self._sweeping is None:
-            self._sweeping = loop.call_later(_KEPT_SECONDS, self._sweep)
+            self._sweeping = asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._sweep)
         return None
 
     def _sweep(self) -> None:
         """Closes what nobody has used for long; engines do so too, and a request sent meanwhile would have to be sent again."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self._clock()
         for connection, until in self._kept:
             if until <= now:
                 connection.close()
         self._kept = [(connection, until) for connection, until in self._kept if until > now and connection.is_free]
-        self._sweeping = loop.call_at(self._kept[0][1], self._sweep) if self._kept else None
+        self._sweeping = asyncio.get_running_loop().call_at(self._kept[0][1], self._sweep) if self._kept else None
 
     def _head(self, method: str, path: str, given: Mapping[str, str], size: int) -> bytes:
         headers = {**given, **dict(current_trace().metadata()), **self._own_headers}
         if size or method == "POST":
             headers["content-length"] = str(size)
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
-            raise InvalidRequest("A header has a value that cannot be sent.", param="headers")
+        is_in_lines = lines.count("\n") == lines.count("\r") == len(headers) and "\0" not in lines
+        if not is_in_lines or not all(map(_is_name, given)):
+            raise InvalidRequest("There is a header that cannot be sent.", param="headers")
         return f"{method} {_quoted(self._prefix + path)} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
@@ -168,6 +179,9 @@ class EngineHttp:
 async def open_engine_http(engine: EngineSettings, key: str, waits: OrchestratorSettings) -> AsyncIterator[EngineHttp]:
     """The pool to one engine; closed with all its connections at the end. Raises SettingsError."""
     refuse_no_address(engine)
+    key = key.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise SettingsError("environment", engine.api_key_env, "holds a key that cannot be sent in a header")
     http = EngineHttp(engine, key, waits, _tls() if urlsplit(engine.url).scheme == "https" else None)
     try:
         yield http
@@ -191,6 +205,11 @@ def _tls() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+@lru_cache(maxsize=1024)
+def _is_name(header: str) -> bool:
+    return bool(_NAME.match(header))
 
 
 @lru_cache(maxsize=64)

@@ -27,7 +27,6 @@ class Answer(AsyncIterator[bytes]):
         self.headers: Headers = ()
         self.is_over = False
         self._connection = connection
-        self._gap = waits.gap_timeout_seconds
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._unread: list[bytes] = []
@@ -35,7 +34,7 @@ class Answer(AsyncIterator[bytes]):
         self._taker: Callable[[bytes], bool] | None = None
         self._news: asyncio.Future[None] | None = None
         self._error: Exception | None = None
-        self._patience = Patience(waits.first_event_timeout_seconds, self._expire)
+        self._patience = Patience(waits.first_event_timeout_seconds, waits.gap_timeout_seconds, self._expire)
         self._patience.since = self._loop.time()  # until the head is waited for, the request is on its way out
 
     def header(self, name: str) -> str:
@@ -72,7 +71,8 @@ class Answer(AsyncIterator[bytes]):
             await self._wait()
         if self._unread:
             unread, self._unread, self._unread_bytes = self._unread, [], 0
-            self._connection.go_on()
+            if not self.is_over:  # else the connection is another answer's by now
+                self._connection.go_on()
             return unread[0] if len(unread) == 1 else b"".join(unread)
         if self._error is None:
             raise StopAsyncIteration
@@ -120,8 +120,7 @@ class Answer(AsyncIterator[bytes]):
         self._wake()
 
     def take(self, data: bytes) -> None:
-        if self._patience.seconds != self._gap:
-            self._patience.allow(self._gap)
+        self._patience.go_on()
         if self._taker is not None and self._news is not None and not self._unread and not self._news.done():
             try:
                 if self._taker(data):
@@ -130,6 +129,8 @@ class Answer(AsyncIterator[bytes]):
             except Exception as exc:
                 self._error = exc
                 self.close()
+                self._wake()
+                return
         self._unread.append(data)
         self._unread_bytes += len(data)
         if self._unread_bytes >= _UNREAD_BYTES:
@@ -157,6 +158,7 @@ class Answer(AsyncIterator[bytes]):
             self._news = self._patience.since = None
 
     def _wake(self) -> None:
+        self._patience.since = None  # should the timer be due in this very moment, it is too late
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 

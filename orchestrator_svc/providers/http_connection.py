@@ -41,10 +41,13 @@ class Connection(asyncio.Protocol):
     """Made by an event loop's `create_connection`."""
 
     _transport: asyncio.Transport
+    _is_tls = False
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._parser = HttpResponseParser(self)
+        # what engines have been seen to do, and no more: aiohttp's client takes the same
+        self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
         self._receiver: Receiver | None = None
         self._headers: list[tuple[str, str]] = []
         self._body: list[bytes] = []
@@ -53,22 +56,28 @@ class Connection(asyncio.Protocol):
         self._is_paused = self._is_sending = self._keeps = False
         self._writable: asyncio.Future[None] | None = None
         self.has_heard = False
-        self.is_lost = False
+        self.is_lost = self._is_aborted = False
 
     @property
     def is_free(self) -> bool:
-        """May another request be sent?"""
-        return self._receiver is None and self._keeps and not self._is_sending and not self._transport.is_closing()
+        """May another request be sent? Not behind one of which the server has not been sent all: it would read this one as the rest."""
+        is_idle = self._receiver is None and self._keeps and not self._is_sending
+        return is_idle and not self._transport.is_closing() and not self._transport.get_write_buffer_size()
 
     async def send(self, head: bytes, body: tuple[bytes, ...], receiver: Receiver) -> None:
         """Sends a request. An answer that begins before all of it is out leaves the rest unsent. Raises OSError."""
+        if self.is_lost:
+            raise BrokenOff("the server closed the connection")
         self._receiver = receiver
         self._has_head = self._is_interim = self._is_whole = self._keeps = self.has_heard = False
         self._is_sending = True
         for part in _parts(head, body):
             if self._has_head or self._transport.is_closing():
                 return
-            self._transport.writelines(part)
+            if self._is_tls:
+                self._transport.write(b"".join(part))  # else each piece would be a record of its own
+            else:
+                self._transport.writelines(part)
             if self._writable is not None:
                 await self._writable
         self._is_sending = False
@@ -92,13 +101,15 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def abort(self) -> None:
-        """Breaks the connection."""
+        """Breaks the connection, and with it the answer."""
+        self._is_aborted = True
         self._transport.abort()
 
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
 
     def data_received(self, data: bytes) -> None:
         receiver = self._receiver
@@ -132,7 +143,7 @@ class Connection(asyncio.Protocol):
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
-        if exc is None and self._has_head and not _has_length(self._headers):
+        if exc is None and not self._is_aborted and self._has_head and not _has_length(self._headers):
             receiver.end()  # such a body ends with the connection
         else:
             receiver.break_off(exc if isinstance(exc, OSError) else BrokenOff("the server closed the connection"))
@@ -181,10 +192,7 @@ def _has_length(headers: Iterable[tuple[str, str]]) -> bool:
 
 
 def _parts(head: bytes, body: tuple[bytes, ...]) -> Iterator[list[bytes]]:
-    """The request in parts of about 256 KiB, each to be sent at once.
-
-    A large body joined as a whole would be one more copy of megabytes; piece by piece, each comma would be a send of its own.
-    """
+    """The request in parts of about 256 KiB, each to be sent at once: one send for each comma would be too many."""
     part, size = [head], len(head)
     for piece in body:
         part.append(piece)

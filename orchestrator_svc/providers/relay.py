@@ -10,12 +10,13 @@ from orchestrator_svc.providers.http_answer import Answer
 _NOT_PASSED = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade", "set-cookie", "server", "date"}
 )
+_NOT_SENT = _NOT_PASSED | {"host", "content-length"}
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 async def relayed(http: EngineHttp, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
     """The engine's answer, with the headers that are meant for the client."""
-    passed = {name: value for name, value in headers.items() if name not in _NOT_PASSED}
+    passed = {name: value for name, value in headers.items() if name not in _NOT_SENT}
     answer = await http.send(method, path, passed, (body,))
     answer.headers = tuple((name, value) for name, value in answer.headers if name not in _NOT_PASSED and _is_text(value))
     return answer

@@ -19,6 +19,7 @@ from orchestrator_svc.providers.http_answer import Answer
 from orchestrator_svc.providers.http_connection import MAX_HEAD_BYTES
 from orchestrator_svc.providers.relay import relayed
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
+from svckit.settings import SettingsError
 from tests.fakes.certificates import certificate_for
 
 PATIENCE = 10.0
@@ -101,8 +102,10 @@ async def serving(play: Play, tls: ssl.SSLContext | None = None) -> AsyncIterato
 
 
 @asynccontextmanager
-async def client(server: Server, waits: OrchestratorSettings = SOON, url: str = "http://127.0.0.1:{port}") -> AsyncIterator[EngineHttp]:
-    async with asyncio.timeout(PATIENCE), open_engine_http(EngineSettings(url=url.format(port=server.port)), "", waits) as http:
+async def client(
+    server: Server, waits: OrchestratorSettings = SOON, url: str = "http://127.0.0.1:{port}", key: str = ""
+) -> AsyncIterator[EngineHttp]:
+    async with asyncio.timeout(PATIENCE), open_engine_http(EngineSettings(url=url.format(port=server.port)), key, waits) as http:
         yield http
 
 
@@ -139,11 +142,13 @@ def says(*written: bytes, close: bool = False) -> Play:
         ((WHOLE[:20], WHOLE[20:-1], WHOLE[-1:]), b"ok"),
         ((CHUNKED, b"2\r\nok\r\n", b"0\r\n\r\n"), b"ok"),
         ((CHUNKED + b"1\r\no\r\n1\r\nk\r\n0\r\nx-trailer: 1\r\n\r\n",), b"ok"),
+        ((CHUNKED, b"2 \r\nok\r\n0 \r\n\r\n"), b"ok"),
+        ((b"HTTP/1.1 200 OK\ncontent-length: 2\n\nok",), b"ok"),
         ((b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + WHOLE), b"ok"),
         ((b"HTTP/1.1 204 No Content\r\n\r\n",), b""),
         ((b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",), b""),
     ],
-    ids=["length", "in pieces", "chunked", "trailer", "interim", "no content", "empty"],
+    ids=["length", "in pieces", "chunked", "trailer", "spaces", "bare line feeds", "interim", "no content", "empty"],
 )
 async def test_a_whole_answer_is_read_and_its_connection_used_again(written: tuple[bytes, ...], body: bytes) -> None:
     async with serving(says(*written)) as server, client(server) as http:
@@ -268,11 +273,9 @@ async def test_the_address_says_the_target_and_the_host(url: str, line: bytes, h
 
 @pytest.mark.parametrize(("key", "credential"), [("", b"Basic YTpiIGM="), ("sk-1", b"Bearer sk-1")], ids=["address", "key"])
 async def test_who_asks_is_said_in_the_address_or_by_the_key(key: str, credential: bytes) -> None:
-    async with serving(says(WHOLE)) as server:
-        settings = EngineSettings(url=f"http://a:b%20c@127.0.0.1:{server.port}")
-        async with open_engine_http(settings, key, SOON) as http:
-            await got(http)
-            secrets = http.secrets
+    async with serving(says(WHOLE)) as server, client(server, url="http://a:b%20c@127.0.0.1:{port}", key=key) as http:
+        await got(http)
+        secrets = http.secrets
 
     assert b"authorization: " + credential in server.heads[0][0]
     assert credential.partition(b" ")[2].decode() in secrets
@@ -286,11 +289,25 @@ async def test_a_query_cannot_leave_its_line() -> None:
     assert b"content-length" not in server.heads[0][0]
 
 
-@pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "a\rb", "a\0b"])
-async def test_a_header_cannot_leave_its_line(value: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x", "a\r\nb: c"),
+        ("x", "a\nb"),
+        ("x", "a\rb"),
+        ("x", "a\0b"),
+        ("x: y\r\nz", "a"),
+        ("x y", "a"),
+        ("x:", "a"),
+        ("", "a"),
+        ("ä", "a"),
+        ("content-length ", "9"),
+    ],
+)
+async def test_a_header_cannot_leave_its_line(name: str, value: str) -> None:
     async with serving(says(WHOLE)) as server, client(server) as http:
         with pytest.raises(InvalidRequest) as refused:
-            await http.send("POST", "/v1/responses", {"x-mine": value}, (b"{}",))
+            await http.send("POST", "/v1/responses", {name: value}, (b"{}",))
 
     assert refused.value.param == "headers"
     assert server.peers == []
@@ -307,6 +324,37 @@ async def test_the_framing_of_a_relayed_request_is_not_its_sender_s() -> None:
     assert not any(word in head for word in (b"transfer-encoding", b"connection:", b"elsewhere"))
 
 
+async def test_a_relayed_request_without_a_body_claims_none() -> None:
+    async with serving(says(WHOLE)) as server, client(server) as http:
+        (await relayed(http, "GET", "/v1/models", {"content-length": "400"}, b"")).close()
+
+    assert b"content-length" not in server.heads[0][0]
+
+
+async def test_blanks_around_a_key_are_not_part_of_it() -> None:
+    async with serving(says(WHOLE)) as server, client(server, key=" sk-1\n") as http:
+        await got(http)
+
+    assert b"authorization: Bearer sk-1\r\n" in server.heads[0][0]
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\0", "schlüssel", "\udcff"])
+async def test_a_key_that_cannot_be_sent_is_the_operator_s_to_change(key: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        async with open_engine_http(EngineSettings(url="http://127.0.0.1:1", api_key_env="THE_KEY"), key, SOON):
+            pass
+
+    assert "THE_KEY" in str(refused.value)
+    assert key not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["a..b", "ä..b", "x" * 64])
+async def test_a_name_that_cannot_be_one_is_no_address(host: str) -> None:
+    with pytest.raises(SettingsError):
+        async with open_engine_http(EngineSettings(url=f"http://{host}"), "", SOON):
+            pass
+
+
 # Sending much, and reading much.
 
 
@@ -321,6 +369,22 @@ async def test_an_answer_may_come_before_the_request_is_out() -> None:
         await server.peers[0].is_gone.wait()
 
 
+async def test_a_connection_on_which_a_request_is_not_out_is_not_used_again() -> None:
+    """The engine would read the next request as the rest of this one, whatever it makes of it."""
+
+    async def play(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        await peer.say(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n", b"no")
+
+    async with serving(play) as server, client(server) as http:
+        for _ in range(2):
+            with await post(http, b"x" * 20_000_000) as answer:
+                assert (answer.status, await answer.whole()) == (413, b"no")
+        await asyncio.gather(*(peer.is_gone.wait() for peer in server.peers))
+
+    assert len(server.peers) == 2
+
+
 async def test_an_engine_that_takes_no_request_has_timed_out() -> None:
     async def play(peer: Peer) -> None:
         await asyncio.sleep(PATIENCE)
@@ -331,7 +395,7 @@ async def test_an_engine_that_takes_no_request_has_timed_out() -> None:
 
 
 async def test_a_large_request_arrives_as_it_was_given() -> None:
-    pieces = tuple(bytes([number]) * 300_001 for number in range(1, 30))
+    pieces = tuple(bytes([number]) * 300_001 for number in range(1, 30)) + (b"a", b",", b"") * 20_000
     async with serving(says(WHOLE)) as server, client(server) as http:
         for _ in range(2):
             (await post(http, *pieces)).close()
@@ -385,23 +449,30 @@ async def test_a_chunk_that_is_not_taken_comes_to_the_reader_in_its_place(refuse
     async with serving(says(CHUNKED, *map(chunk, pieces), b"0\r\n\r\n")) as server, client(server) as http:
         with await post(http) as answer:
             answer.hand_to(take)
-            async for data in answer:
-                seen.append(data)
+            await hear(answer, seen)
 
     assert b"".join(seen) == b"".join(pieces)
     assert set(taken) == {piece for piece in pieces if piece.decode() not in refused}
+
+
+async def hear(answer: Answer, seen: list[bytes]) -> None:
+    async for data in answer:
+        seen.append(data)
 
 
 async def test_what_a_taker_raises_is_raised_to_the_reader() -> None:
     def take(data: bytes) -> bool:
         raise KeyError(data)
 
+    seen: list[bytes] = []
     async with serving(says(CHUNKED, chunk(b"a"), chunk(b"b"))) as server, client(server) as http:
         with await post(http) as answer:
             answer.hand_to(take)
             with pytest.raises(KeyError):
-                [data async for data in answer]
+                await hear(answer, seen)
         await server.peers[0].is_gone.wait()
+
+    assert seen == []
 
 
 async def test_chunks_that_are_taken_keep_a_stream_alive_and_a_pause_ends_it() -> None:
@@ -455,6 +526,67 @@ async def test_closing_the_pool_closes_what_is_open() -> None:
         with pytest.raises(EngineStreamInterrupted):
             await anext(answer)
         answer.close()
+
+
+async def test_closing_the_pool_does_not_make_half_an_answer_whole() -> None:
+    async with serving(says(b"HTTP/1.1 200 OK\r\n\r\nhalf")) as server:
+        async with client(server) as http:
+            answer = await post(http)
+            assert await anext(answer) == b"half"
+        with pytest.raises(EngineStreamInterrupted):
+            await anext(answer)
+        answer.close()
+
+
+async def test_a_pool_that_is_closed_opens_nothing() -> None:
+    may_answer = asyncio.Event()
+
+    async def play(peer: Peer) -> None:
+        await peer.asked()
+        await peer.say(WHOLE)
+        await peer.asked()
+        await may_answer.wait()
+
+    async with serving(play) as server:
+        async with client(server) as http:
+            await got(http)
+            waiting = asyncio.create_task(got(http))
+            while len(server.heads[0]) < 2:
+                await asyncio.sleep(0.01)
+        for asking in (waiting, asyncio.create_task(got(http))):
+            with pytest.raises(EngineUnavailable):
+                await asking
+        may_answer.set()
+
+    assert len(server.peers) == 1
+
+
+async def test_a_connection_that_is_closed_as_soon_as_it_is_open_is_no_answer() -> None:
+    async def play(peer: Peer) -> None:
+        peer.writer.close()
+
+    async with serving(play) as server, client(server, OrchestratorSettings()) as http:
+        for _ in range(10):
+            with pytest.raises(EngineUnavailable):
+                await post(http)
+
+
+async def test_a_request_that_the_engine_has_worked_on_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_http, "_STALE_SECONDS", 0.05)
+
+    async def play(peer: Peer) -> None:
+        await peer.asked()
+        await peer.say(WHOLE)
+        await peer.asked()
+        await asyncio.sleep(0.15)
+        peer.writer.close()
+
+    async with serving(play) as server, client(server) as http:
+        await got(http)
+        with pytest.raises(EngineUnavailable):
+            await got(http)
+
+    assert len(server.peers) == 1
 
 
 @pytest.mark.parametrize("steps", range(12))

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from svckit.patience import Patience
 
 
@@ -31,10 +33,10 @@ def played(story: Callable[[Clock], Awaitable[None]]) -> None:
 class Waiting:
     """Somebody who waits, again and again, and is told when that takes too long."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
+    def __init__(self, clock: Clock, first: float, later: float) -> None:
         self.told = 0
         self._clock = clock
-        self.patience = Patience(seconds, self._tell)
+        self.patience = Patience(first, later, self._tell)
 
     def _tell(self) -> None:
         self.told += 1
@@ -47,8 +49,8 @@ class Waiting:
 
 
 @contextmanager
-def waiting(clock: Clock, seconds: float) -> Iterator[Waiting]:
-    somebody = Waiting(clock, seconds)
+def waiting(clock: Clock, first: float, later: float = 1000.0) -> Iterator[Waiting]:
+    somebody = Waiting(clock, first, later)
     yield somebody
     somebody.patience.close()
 
@@ -99,15 +101,31 @@ def test_time_between_two_waits_counts_for_neither() -> None:
     played(story)
 
 
-def test_a_shorter_bound_counts_from_the_next_wait_on() -> None:
+@pytest.mark.parametrize("first", [3.0, 5.0, 100.0])
+def test_later_waits_have_a_bound_of_their_own(first: float) -> None:
     async def story(clock: Clock) -> None:
-        with waiting(clock, 100) as somebody:
+        with waiting(clock, first, 5) as somebody:
             somebody.begins()
             await clock.pass_by(1)
             somebody.ends()
-            somebody.patience.allow(5)
+            somebody.patience.go_on()
+            for _ in range(3):
+                somebody.begins()
+                await clock.pass_by(4.9)
+                assert somebody.told == 0
+            await clock.pass_by(0.2)
+            assert somebody.told == 1
+
+    played(story)
+
+
+@pytest.mark.parametrize("first", [3.0, 5.0, 100.0])
+def test_the_first_wait_has_its_own_bound_however_short_the_later_ones_are(first: float) -> None:
+    async def story(clock: Clock) -> None:
+        with waiting(clock, first, 2) as somebody:
             somebody.begins()
-            await clock.pass_by(4.9)
+            for _ in range(int(first * 10) - 1):
+                await clock.pass_by(0.1)
             assert somebody.told == 0
             await clock.pass_by(0.2)
             assert somebody.told == 1

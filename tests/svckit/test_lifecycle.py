@@ -1,6 +1,7 @@
 """A process runs until a signal; background tasks are waited for, then cancelled, and their errors are logged."""
 
 import asyncio
+import platform
 import signal
 import subprocess
 import sys
@@ -46,6 +47,28 @@ print(gc.get_freeze_count() > 10_000, gc.get_threshold()[0] == COLLECT_EVERY, le
 def test_what_an_open_process_is_made_of_is_collected_no_more() -> None:
     told = subprocess.run([sys.executable, "-c", OPEN], capture_output=True, text=True, check=True)
     assert told.stdout == "True True True\n"
+
+
+MEMORY = """
+import resource
+from svckit.lifecycle import run
+
+def faults(pieces):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    kept = [bytes(32_000) for _ in range(pieces)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+async def main(stop):
+    print(faults(500) > 1_000, faults(500) < 200)
+
+run(main)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told to keep memory")
+def test_memory_that_was_used_once_is_there_for_the_next_turn() -> None:
+    told = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    assert told.stdout == "True True\n"
 
 
 async def test_leaving_waits_for_background_tasks() -> None:

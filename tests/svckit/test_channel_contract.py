@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import cast
 
 import grpc
@@ -11,7 +12,7 @@ from structlog.contextvars import bind_contextvars, get_contextvars
 
 from svckit.errors import RemoteError, ServiceError
 from svckit.grpc_client import Caller
-from svckit.grpc_server import MAX_MESSAGE_BYTES
+from svckit.grpc_server import MAX_MESSAGE_BYTES, hand_over_of
 from svckit.settings import GrpcSettings
 from svckit.telemetry import Trace, bind_trace, current_trace
 from tests.svckit.scripted import LOCAL_WAYS, PATIENCE, WAYS, LoadRequest, Part, Reply, Request, Wired, Words, part, soon, texts, wired
@@ -432,6 +433,64 @@ async def test_what_waits_for_its_reader_is_not_overtaken_by_what_is_handed_over
             async for one in parts:
                 told += texts([one])
     assert told == [str(number) for number in range(6)]
+
+
+async def test_a_handler_hands_over_from_a_callback_while_its_next_reply_is_waited_for(wire: Wired) -> None:
+    """What the reader does not take, and what comes on a socket, is given as a reply."""
+    told: list[str] = []
+
+    def take(one: Part) -> bool:
+        (text,) = texts([one])
+        if text == "3":
+            return False
+        told.append(text)
+        return True
+
+    async def count(request: LoadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[Part]:
+        hand_over = hand_over_of(context)
+        assert (hand_over is not None) == (wire.way in LOCAL_WAYS)
+        yield part("0")
+        await asyncio.sleep(0.01)  # the reader has it
+        left: list[Part] = []
+        arrived = asyncio.Event()
+
+        def arrive(number: int) -> None:
+            one = part(str(number))
+            if left or hand_over is None or not hand_over(one):
+                left.append(one)
+            if number == 5:
+                arrived.set()
+
+        for number in range(1, 6):
+            asyncio.get_running_loop().call_soon(arrive, number)
+        await arrived.wait()
+        for one in left:
+            yield one
+
+    wire.service.stream = count
+    async with wire.load() as parts:
+        told += texts([await anext(parts)])
+        parts.hand_to(take)
+        async for one in parts:
+            told += texts([one])
+    assert told == ["0", "1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_end_is_known_with_the_last_reply_in_the_same_process_and_never_too_early(wire: Wired, fails: bool) -> None:
+    async def count(request: LoadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[Part]:
+        for number in range(3):
+            yield part(str(number))
+        if fails:
+            raise Missing(name="end")
+
+    wire.service.stream = count
+    ends: list[bool] = []
+    async with wire.load() as parts:
+        with suppress(RemoteError):
+            async for _ in parts:
+                ends.append(parts.is_at_end)
+    assert ends == [False, False, wire.way in LOCAL_WAYS and not fails]
 
 
 async def test_a_value_in_place_of_a_message_is_made_one_where_it_is_written(wire: Wired) -> None:

@@ -22,7 +22,7 @@ class ClientWatch:
     def __init__(self, request: web.BaseRequest, patience: float, written: Callable[[], int] | None = None) -> None:
         self._request = request
         self._patience = patience
-        self._written = written or (lambda: request.writer.output_size)
+        self._written = written
         self._loop = asyncio.get_running_loop()
         self._taken = 0
         self._looks_in_vain = 0
@@ -42,7 +42,7 @@ class ClientWatch:
         if transport is None:
             return
         waiting = transport.get_write_buffer_size()
-        taken = self._written() - waiting
+        taken = (self._written() if self._written else self._request.writer.output_size) - waiting
         # Looks are counted, not seconds: a process that was held up itself must not blame its clients.
         self._looks_in_vain = self._looks_in_vain + 1 if waiting and taken <= self._taken else 0
         self._taken = taken

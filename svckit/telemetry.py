@@ -41,11 +41,11 @@ _trace: ContextVar[Trace] = ContextVar("trace", default=_NO_TRACE)
 
 def trace_of(headers: Mapping[str, str]) -> Trace:
     """The trace that a request's headers or metadata carry; what is missing or not well formed is made anew or left out."""
-    request_id = headers.get(REQUEST_ID_KEY, "")
-    traceparent = headers.get(TRACEPARENT_KEY, "")
+    request_id = headers.get(REQUEST_ID_KEY)
+    traceparent = headers.get(TRACEPARENT_KEY)
     return Trace(
-        request_id if _REQUEST_ID.match(request_id) else f"req_{getrandbits(128):032x}",
-        traceparent if _TRACEPARENT.match(traceparent) else None,
+        request_id if request_id and _REQUEST_ID.match(request_id) else f"req_{getrandbits(128):032x}",
+        traceparent if traceparent and _TRACEPARENT.match(traceparent) else None,
     )
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -236,12 +236,21 @@ def _written(stream: _Stream) -> _Unary:
     return serve
 
 
-def hand_over_of(context: Context) -> Callable[[object], bool] | None:
-    """What gives a streamed reply to its reader at once, and says whether that took it; only a local channel has it.
+class HandOver(Protocol):
+    """Gives a streamed reply to its reader at once, and says whether that took it; what it does not take is to be yielded.
 
-    A handler may call it while the guard waits for its next reply, even from a callback of the event loop. What is not taken is to be
-    yielded.
+    A handler may call it while the guard waits for its next reply, even from a callback of the event loop.
     """
+
+    @property
+    def is_open(self) -> bool:
+        """Does the reader take replies so, and has it had all that came before? Else there is no need to make one for it."""
+
+    def __call__(self, message: Any) -> bool: ...
+
+
+def hand_over_of(context: Context) -> HandOver | None:
+    """How replies are handed over; only a local channel can."""
     return getattr(context, "hand_over", None)
 
 

@@ -234,10 +234,6 @@ class _Call(grpc.aio.Call):
         """Takes a streamed reply from the handler."""
         raise NotImplementedError
 
-    def handed_over(self, message: object) -> bool:
-        """Gives a streamed reply to its reader at once, if that takes it; else it is to be put."""
-        return False
-
     def _end(self, status: StatusCode, details: str) -> None:
         """The call ends, once: later ends change nothing."""
         if self._status is not None:
@@ -370,8 +366,14 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
             self._room = self._loop.create_future()
             await self._room
 
+    @property
+    def is_listening(self) -> bool:
+        """Does the reader take replies the moment they are given, and has it had all that came before?"""
+        return self.take is not None and not self._unread and self._status is None
+
     def handed_over(self, message: object) -> bool:
-        if self.take is None or self._unread or self._status is not None or cast("_Sized", message).ByteSize() > MAX_MESSAGE_BYTES:
+        """Gives a streamed reply to its reader at once, if that takes it; else it is to be put."""
+        if self.take is None or not self.is_listening or cast("_Sized", message).ByteSize() > MAX_MESSAGE_BYTES:
             return False
         return self.take(self._route.copied(self._handler, message))
 
@@ -411,12 +413,26 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
         super()._end(status, details)
 
 
+class _HandOver:
+    __slots__ = ("_call",)
+
+    def __init__(self, call: "_StreamCall[object, object]") -> None:
+        self._call = call
+
+    @property
+    def is_open(self) -> bool:
+        return self._call.is_listening
+
+    def __call__(self, message: object) -> bool:
+        return self._call.handed_over(message)
+
+
 class _Context(grpc.aio.ServicerContext[object, object]):
     """The handler's side of a call."""
 
     def __init__(self, call: _Call) -> None:
         self._call = call
-        self.hand_over = call.handed_over
+        self.hand_over = _HandOver(call) if isinstance(call, _StreamCall) else None
         self.status: StatusCode | None = None
         self.status_details = ""
 

@@ -9,8 +9,16 @@ from orchestrator_svc.turn.actions import CallModel
 from orchestrator_svc.turn.events import ModelEvent
 
 Batches = AsyncGenerator[tuple[ModelEvent, ...], None]
-# Has a batch the moment it is there, and says whether it takes it.
-Taker = Callable[[tuple[ModelEvent, ...]], bool]
+
+
+class Taker(Protocol):
+    """Has a batch the moment it is there, and says whether it takes it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Might it take one now? Else it need not be asked."""
+
+    def __call__(self, events: tuple[ModelEvent, ...]) -> bool: ...
 
 
 class Relayed(Protocol):

@@ -156,7 +156,7 @@ def _is_stream(answer: Answer) -> bool:
 
 def _taken(parser: Parser, translator: "Translator", taker: Taker, chunk: bytes) -> bool:
     """Gives a read to the taker if it is one event that only adds to an open part. What is not taken has changed nothing here."""
-    event = parser.usual(chunk)
+    event = parser.usual(chunk) if taker.is_open else None
     more = None if event is None else translator.more(event[1])
     return more is not None and taker((more,))
 

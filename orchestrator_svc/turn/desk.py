@@ -6,7 +6,7 @@ a turn. At shutdown it waits, then stops what still runs. How a turn goes on is 
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from orchestrator_svc.turn.runner import Surroundings, run
 from orchestrator_svc.turn.state import Phase, Turn
 from orchestrator_svc.turn_queue import patiently
 from svckit.errors import ServiceError
+from svckit.grpc_server import HandOver
 from svckit.lifecycle import Background
 from svckit.logs import get_logger
 
@@ -76,7 +77,7 @@ class Desk:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._saves.__aexit__(kind, error, trace)
 
-    async def respond(self, asked: Asked, hand_over: Callable[[Batch], bool] | None = None) -> AsyncGenerator[Batch, None]:
+    async def respond(self, asked: Asked, hand_over: HandOver | None = None) -> AsyncGenerator[Batch, None]:
         """Runs one turn. Raises what it is refused with, before the first batch. `hand_over` is as in Surroundings."""
         started = time.perf_counter()
         with self._seat():
@@ -166,7 +167,7 @@ class Desk:
             self._running.discard(task)
             IN_FLIGHT.dec()
 
-    def surroundings(self, lease: Lease | None = None, holder: str = "", hand_over: Callable[[Batch], bool] | None = None) -> Surroundings:
+    def surroundings(self, lease: Lease | None = None, holder: str = "", hand_over: HandOver | None = None) -> Surroundings:
         """What a turn of this process is run with; `holder` claims its calls, by default its response."""
         return Surroundings(
             provider=self._provider,

@@ -29,6 +29,7 @@ from orchestrator_svc.turn.events import (
 )
 from orchestrator_svc.turn.machine import advance, more_text
 from orchestrator_svc.turn.state import Phase, Turn
+from svckit.grpc_server import HandOver
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Surroundings:
     clock: Callable[[], float]
     first_event_grace: float
     deadline: float
-    hand_over: Callable[[Batch], bool] | None = None
+    hand_over: HandOver | None = None
 
 
 _BEGUN = Begun()
@@ -71,6 +72,7 @@ class _Runner:
         self._is_overdue = False
         self._cancelled_before = 0
         self._model: Batches | None = None
+        self._taker = None if around.hand_over is None else _Taker(self, around.hand_over)
         self._first: asyncio.Task[tuple[ModelEvent, ...] | None] | None = None
         self._unheard: Stopped | Cancelled | None = None
         self._tools: set[asyncio.Task[TurnEvent]] = set()
@@ -126,7 +128,7 @@ class _Runner:
                 await self._hang_up()
                 if self._unheard is not None:
                     return self._unheard
-                self._model = self._around.provider.call(self.turn.request, action, self._taken if self._around.hand_over else None)
+                self._model = self._around.provider.call(self.turn.request, action, self._taker)
             case ListTools():
                 await self._hang_up()
                 self._tools = {asyncio.create_task(self._listed(server)) for server in action.servers}
@@ -153,16 +155,10 @@ class _Runner:
         finally:
             self._listener = None
 
-    def _taken(self, events: tuple[ModelEvent, ...]) -> bool:
-        """Hands more text over the moment it comes, in the callback that read it; all else waits to be heard."""
-        if self._listener is None or self._is_overdue or (more := more_text(self.turn, events)) is None:
-            return False
-        turn, emit = more
-        assert self._around.hand_over is not None
-        if not self._around.hand_over(Batch(emit.events)):
-            return False
-        self.turn = turn
-        return True
+    @property
+    def listens(self) -> bool:
+        """Does it wait for the model, and is there time left?"""
+        return self._listener is not None and not self._is_overdue
 
     async def _stored(self, saving: asyncio.Future[Saved | SaveFailed], task: asyncio.Task[object]) -> TurnEvent:
         """What became of the save; a shutdown does not keep the turn from hearing it, and is heard of next by one that would go on."""
@@ -232,6 +228,27 @@ class _Runner:
         model, self._model = self._model, None
         if model is not None:
             await model.aclose()
+
+
+class _Taker:
+    """Hands more text over the moment it comes, in the callback that read it; all else waits to be heard."""
+
+    __slots__ = ("_hand_over", "_runner")
+
+    def __init__(self, runner: _Runner, hand_over: HandOver) -> None:
+        self._runner = runner
+        self._hand_over = hand_over
+
+    @property
+    def is_open(self) -> bool:
+        return self._hand_over.is_open and self._runner.listens
+
+    def __call__(self, events: tuple[ModelEvent, ...]) -> bool:
+        more = more_text(self._runner.turn, events)
+        if more is None or not self._hand_over(Batch(more[1].events)):
+            return False
+        self._runner.turn = more[0]
+        return True
 
 
 def _overdue() -> Stopped:

@@ -14,7 +14,7 @@ from orchestrator_svc.request import Asked
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings, Settings
 from orchestrator_svc.turn.actions import Batch
 from svckit.errors import ServiceError
-from svckit.grpc_server import Services
+from svckit.grpc_server import HandOver, Services
 from svckit.local_channel import LocalChannel
 from svckit.settings import GrpcSettings
 from tests.fakes.engine import FakeEngine
@@ -148,7 +148,7 @@ class House:
     history: FakeHistory
     tasks: set["asyncio.Task[list[JsonObject]]"] = field(default_factory=set)
 
-    def respond(self, *input: JsonObject, hand_over: Callable[[Batch], bool] | None = None, **given: object) -> AsyncGenerator[Batch, None]:
+    def respond(self, *input: JsonObject, hand_over: HandOver | None = None, **given: object) -> AsyncGenerator[Batch, None]:
         return self.orchestrator.desk.respond(asked_for(*input, **given), hand_over)
 
     async def events(self, *input: JsonObject, **given: object) -> list[JsonObject]:

@@ -502,6 +502,8 @@ async def test_a_turn_that_never_began_is_refused_when_its_time_is_up() -> None:
 class Listener:
     """Takes batches while it may; `events` is all that a turn has told, in the order in which it came, handed over or not."""
 
+    is_open = True
+
     def __init__(self, takes: Callable[[int], bool] = lambda number: True) -> None:
         self.events: list[JsonObject] = []
         self.taken = asyncio.Event()
@@ -509,7 +511,7 @@ class Listener:
         self._takes = takes
         self._offers = itertools.count()
 
-    def take(self, batch: Batch) -> bool:
+    def __call__(self, batch: Batch) -> bool:
         if not self._takes(next(self._offers)):
             return False
         told = [msgspec.json.decode(event.data) for event in batch.events]
@@ -535,7 +537,7 @@ async def test_what_is_handed_over_and_what_is_not_comes_in_one_order(every: int
             reasoning("Well, well, well.") + text(WORDS, deltas=re.findall(r"\w ?", WORDS)) + function_call("weather", {"city": "Rome"})
         )
         house.engine.play(script.paced(0.005))
-        await soon(listener.hear(house.respond(hand_over=listener.take, tools=[WEATHER])))
+        await soon(listener.hear(house.respond(hand_over=listener, tools=[WEATHER])))
 
         check_stream(listener.events)
         assert house.history.body(listener.events[-1]["response"]["id"]) == listener.events[-1]["response"]  # type: ignore[index]
@@ -549,11 +551,22 @@ async def test_what_is_handed_over_and_what_is_not_comes_in_one_order(every: int
     }
 
 
+async def test_a_listener_that_does_not_listen_is_offered_nothing() -> None:
+    listener = Listener()
+    listener.is_open = False
+    async with open_house() as house:
+        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.005))
+        await soon(listener.hear(house.respond(hand_over=listener)))
+
+        check_stream(listener.events)
+    assert listener.handed == []
+
+
 async def test_a_turn_that_only_hands_over_still_has_a_deadline() -> None:
     listener = Listener()
     async with open_house(turn_timeout_seconds=0.4) as house:
         house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.05))
-        await soon(listener.hear(house.respond(hand_over=listener.take)))
+        await soon(listener.hear(house.respond(hand_over=listener)))
         check_stream(listener.events)
         await soon(house.engine.posts[0].closed.wait())
 
@@ -570,7 +583,7 @@ async def test_an_output_that_grows_too_large_while_it_is_handed_over_is_cut() -
     listener = Listener()
     async with open_house(max_output_chars=6) as house:
         house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.01))
-        await soon(listener.hear(house.respond(hand_over=listener.take)))
+        await soon(listener.hear(house.respond(hand_over=listener)))
         check_stream(listener.events)
 
     assert listener.events[-1]["type"] != "response.completed"
@@ -581,7 +594,7 @@ async def test_what_was_handed_over_is_stored_when_the_client_leaves() -> None:
     listener = Listener()
     async with open_house() as house:
         house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.01).hold(asyncio.Event(), before=9))
-        batches = house.respond(hand_over=listener.take)
+        batches = house.respond(hand_over=listener)
         hearing = asyncio.create_task(listener.hear(batches))
         while len(listener.handed) < 3:
             await soon(listener.taken.wait())
@@ -599,14 +612,14 @@ async def test_what_was_handed_over_is_stored_when_the_client_leaves() -> None:
 
 
 async def test_a_listener_that_fails_fails_the_turn_and_hangs_up() -> None:
-    def take(batch: Batch) -> bool:
+    def fail(number: int) -> bool:
         raise ZeroDivisionError
 
-    listener = Listener()
+    listener = Listener(fail)
     async with open_house() as house:
         house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.01))
         with pytest.raises(ZeroDivisionError):
-            await soon(listener.hear(house.respond(hand_over=take)))
+            await soon(listener.hear(house.respond(hand_over=listener)))
         await soon(house.engine.posts[0].closed.wait())
 
 

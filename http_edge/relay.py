@@ -5,7 +5,7 @@ to the gateway, stay behind.
 """
 
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from functools import cache, partial
 
 from aiohttp import web
@@ -72,14 +72,15 @@ def relay_request(request: web.Request, body: bytes) -> RelayRequest:
         owner=request[OWNER],
         method=request.method,
         path=request.path + _query(request),
-        headers=end_to_end(request.headers),
+        headers=end_to_end(request),
         body=body,
     )
 
 
-def end_to_end(headers: Mapping[str, str]) -> list[Header]:
+def end_to_end(request: web.Request) -> list[Header]:
     """The headers that are meant for the engine."""
-    left_out = KEPT_FROM_ENGINE | _named_by_connection(headers) if "connection" in headers else KEPT_FROM_ENGINE
+    headers = request.headers
+    left_out = KEPT_FROM_ENGINE.union(*map(_names_in, headers.getall("Connection", ())))
     return [
         Header(name=lower, value=value)
         for name, value in headers.items()
@@ -130,8 +131,8 @@ def _shown(headers: Iterable[Header]) -> Iterable[Header]:
     return (header for header in headers if header.name.lower() not in KEPT_FROM_CLIENT and not header.name.lower().startswith(_CORS))
 
 
-def _named_by_connection(headers: Mapping[str, str]) -> set[str]:
-    return {name.strip().lower() for name in headers["connection"].split(",")}
+def _names_in(value: str) -> set[str]:
+    return {name.strip().lower() for name in value.split(",")}
 
 
 def _query(request: web.Request) -> str:

@@ -39,12 +39,17 @@ _NO_TRACE = Trace("")
 _trace: ContextVar[Trace] = ContextVar("trace", default=_NO_TRACE)
 
 
+def _new_request_id() -> str:
+    """Names a request and hides nothing: who has seen some hundred of these in a row can tell the next."""
+    return f"req_{getrandbits(128):032x}"
+
+
 def trace_of(headers: Mapping[str, str]) -> Trace:
     """The trace that a request's headers or metadata carry; what is missing or not well formed is made anew or left out."""
     request_id = headers.get(REQUEST_ID_KEY)
     traceparent = headers.get(TRACEPARENT_KEY)
     return Trace(
-        request_id if request_id and _REQUEST_ID.match(request_id) else f"req_{getrandbits(128):032x}",
+        request_id if request_id and _REQUEST_ID.match(request_id) else _new_request_id(),
         traceparent if traceparent and _TRACEPARENT.match(traceparent) else None,
     )
 

@@ -34,6 +34,7 @@ class Answer(AsyncIterator[bytes]):
         self._taker: Callable[[bytes], bool] | None = None
         self._news: asyncio.Future[None] | None = None
         self._error: Exception | None = None
+        self._raised: Exception | None = None
         self._patience = Patience(waits.first_event_timeout_seconds, waits.gap_timeout_seconds, self._expire)
         self._patience.since = self._loop.time()  # until the head is waited for, the request is on its way out
 
@@ -58,6 +59,7 @@ class Answer(AsyncIterator[bytes]):
         if not self.status:
             assert self._error is not None
             raise self._error
+        self._patience.since = None
 
     def hand_to(self, taker: Callable[[bytes], bool]) -> None:
         """From now on each chunk that arrives while its reader waits is given to `taker` at once, in the callback that read it.
@@ -74,6 +76,8 @@ class Answer(AsyncIterator[bytes]):
             if not self.is_over:  # else the connection is another answer's by now
                 self._connection.go_on()
             return unread[0] if len(unread) == 1 else b"".join(unread)
+        if self._raised is not None:
+            raise self._raised
         if self._error is None:
             raise StopAsyncIteration
         if isinstance(self._error, OSError):
@@ -127,7 +131,7 @@ class Answer(AsyncIterator[bytes]):
                     self._patience.since = self._loop.time()
                     return
             except Exception as exc:
-                self._error = exc
+                self._raised = exc
                 self.close()
                 self._wake()
                 return
@@ -158,8 +162,8 @@ class Answer(AsyncIterator[bytes]):
             self._news = self._patience.since = None
 
     def _wake(self) -> None:
-        self._patience.since = None  # should the timer be due in this very moment, it is too late
         if self._news is not None and not self._news.done():
+            self._patience.since = None  # should the timer be due in this very moment, it is too late
             self._news.set_result(None)
 
     def _expire(self) -> None:

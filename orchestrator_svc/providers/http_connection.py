@@ -13,6 +13,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 # More than this without a byte of a body is no head, no trailer and no size of a chunk that anybody needs.
 MAX_HEAD_BYTES = 64 * 1024
 _PART_BYTES = 256 * 1024
+_REDIRECTED = 300
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -53,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._bytes_without_body = 0
         self._has_head = self._is_interim = self._is_whole = False
-        self._is_paused = self._is_sending = self._keeps = False
+        self._is_paused = self._is_sending = self._wants_no_more = self._keeps = False
         self._writable: asyncio.Future[None] | None = None
         self.has_heard = False
         self.is_lost = self._is_aborted = False
@@ -65,14 +66,14 @@ class Connection(asyncio.Protocol):
         return is_idle and not self._transport.is_closing() and not self._transport.get_write_buffer_size()
 
     async def send(self, head: bytes, body: tuple[bytes, ...], receiver: Receiver) -> None:
-        """Sends a request. An answer that begins before all of it is out leaves the rest unsent. Raises OSError."""
+        """Sends a request. An answer that refuses it, or is whole, before all of it is out leaves the rest unsent. Raises OSError."""
         if self.is_lost:
             raise BrokenOff("the server closed the connection")
         self._receiver = receiver
         self._has_head = self._is_interim = self._is_whole = self._keeps = self.has_heard = False
-        self._is_sending = True
+        self._is_sending, self._wants_no_more = True, False
         for part in _parts(head, body):
-            if self._has_head or self._transport.is_closing():
+            if self._wants_no_more or self._transport.is_closing():
                 return
             if self._is_tls:
                 self._transport.write(b"".join(part))  # else each piece would be a record of its own
@@ -171,7 +172,8 @@ class Connection(asyncio.Protocol):
         if not self._is_interim and not self._has_head and self._receiver is not None:
             self._has_head = True
             self._receiver.begin(status, tuple(self._headers))
-            self._let_write()
+            if status >= _REDIRECTED:
+                self._want_no_more()
 
     def on_body(self, data: bytes) -> None:
         if not self._is_whole:
@@ -180,6 +182,12 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if not self._is_interim and not self._is_whole:
             self._is_whole, self._keeps = True, self._parser.should_keep_alive()
+            self._want_no_more()
+
+    def _want_no_more(self) -> None:
+        """Whatever of the request is not out need not go out."""
+        self._wants_no_more = True
+        self._let_write()
 
     def _let_write(self) -> None:
         writable, self._writable = self._writable, None

@@ -245,11 +245,12 @@ class Translator:
                 break
             try:
                 wire = _decode(data)
+                more = self._more(wire)
             except (msgspec.DecodeError, RecursionError):
                 if (salvaged := _salvaged(data)) is None:
                     continue
-                wire = salvaged
-            if more := self._more(wire):
+                wire, more = salvaged, None
+            if more is not None:
                 read.append(more)
             else:
                 read += self._event(wire, wire.type or name.decode("utf-8", "replace"))
@@ -265,10 +266,11 @@ class Translator:
             return None
 
     def _more(self, wire: _WireEvent) -> PartDelta | None:
+        """Of an event that msgspec takes: it has no half of a surrogate pair."""
         last, delta = self._last, wire.delta
-        if last is None or last.of != _place_in(wire) or not isinstance(delta, str) or not delta.isascii() or last.tracked.half:
+        if last is None or last.of != _place_in(wire) or not isinstance(delta, str) or not delta or last.tracked.half:
             return None
-        return PartDelta(last.key, last.kind, last.part, delta, _logprobs(wire)) if delta else None
+        return PartDelta(last.key, last.kind, last.part, delta, _logprobs(wire))
 
     def end(self, rest: list[tuple[bytes, bytes]]) -> tuple[ModelEvent, ...]:
         """The stream has ended with `rest`: a call without a terminal event has failed."""

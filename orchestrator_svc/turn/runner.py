@@ -93,8 +93,8 @@ class _Runner:
                 if isinstance(last, Finish):
                     return
                 event = await (self._heard(task) if last is None or isinstance(last, Emit) else self._performed(last, task))
-        except (asyncio.CancelledError, GeneratorExit):
-            self._save_abandoned()
+        except (asyncio.CancelledError, GeneratorExit, Exception):
+            self._save_abandoned()  # a turn that was refused has nothing to store
             raise
         finally:
             deadline.cancel()

@@ -141,6 +141,13 @@ async def test_no_credential_and_no_hop_by_hop_header_reaches_the_engine() -> No
         assert not sent.keys() & {"te", "connection", "host", "content-length", "transfer-encoding"}
 
 
+async def test_every_connection_header_names_what_stays_behind(house: House) -> None:
+    headers = [("Connection", "keep-alive"), ("connection", "X-One, x-two"), ("X-One", "1"), ("X-Two", "2"), ("X-Three", "3")]
+    await house.create(BODY, headers=headers)
+    [asked] = house.orchestrator.relayed
+    assert {header.name for header in asked.headers} & {"x-one", "x-two", "x-three"} == {"x-three"}
+
+
 async def test_headers_that_are_the_gateways_business_do_not_come_back(house: House) -> None:
     house.orchestrator.relay = lambda request: playing(
         head(200, {"set-cookie": "a=b", "access-control-allow-origin": "*", "connection": "close", "x-request-id": "engine"})

@@ -526,7 +526,7 @@ class Listener:
                 self.events += [msgspec.json.decode(event.data) for event in batch.events]
 
 
-WORDS = "a b c d e f g h"
+WORDS = "a b č d 日 f 🍸 h"
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 100])
@@ -534,7 +534,7 @@ async def test_what_is_handed_over_and_what_is_not_comes_in_one_order(every: int
     listener = Listener(lambda number: number % every == 0)
     async with open_house() as house:
         script = (
-            reasoning("Well, well, well.") + text(WORDS, deltas=re.findall(r"\w ?", WORDS)) + function_call("weather", {"city": "Rome"})
+            reasoning("Well, well, well.") + text(WORDS, deltas=re.findall(r"\S ?", WORDS)) + function_call("weather", {"city": "Rome"})
         )
         house.engine.play(script.paced(0.005))
         await soon(listener.hear(house.respond(hand_over=listener, tools=[WEATHER])))
@@ -555,7 +555,7 @@ async def test_a_listener_that_does_not_listen_is_offered_nothing() -> None:
     listener = Listener()
     listener.is_open = False
     async with open_house() as house:
-        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.005))
+        house.engine.play(text(WORDS, deltas=re.findall(r"\S ?", WORDS)).paced(0.005))
         await soon(listener.hear(house.respond(hand_over=listener)))
 
         check_stream(listener.events)
@@ -564,8 +564,8 @@ async def test_a_listener_that_does_not_listen_is_offered_nothing() -> None:
 
 async def test_a_turn_that_only_hands_over_still_has_a_deadline() -> None:
     listener = Listener()
-    async with open_house(turn_timeout_seconds=0.4) as house:
-        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.05))
+    async with open_house(turn_timeout_seconds=1.0) as house:
+        house.engine.play(text(WORDS, deltas=re.findall(r"\S ?", WORDS)).paced(0.01).hold(asyncio.Event(), before=9))
         await soon(listener.hear(house.respond(hand_over=listener)))
         check_stream(listener.events)
         await soon(house.engine.posts[0].closed.wait())
@@ -582,7 +582,7 @@ async def test_a_turn_that_only_hands_over_still_has_a_deadline() -> None:
 async def test_an_output_that_grows_too_large_while_it_is_handed_over_is_cut() -> None:
     listener = Listener()
     async with open_house(max_output_chars=6) as house:
-        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.01))
+        house.engine.play(text(WORDS, deltas=re.findall(r"\S ?", WORDS)).paced(0.01))
         await soon(listener.hear(house.respond(hand_over=listener)))
         check_stream(listener.events)
 
@@ -593,7 +593,7 @@ async def test_an_output_that_grows_too_large_while_it_is_handed_over_is_cut() -
 async def test_what_was_handed_over_is_stored_when_the_client_leaves() -> None:
     listener = Listener()
     async with open_house() as house:
-        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.01).hold(asyncio.Event(), before=9))
+        house.engine.play(text(WORDS, deltas=re.findall(r"\S ?", WORDS)).paced(0.01).hold(asyncio.Event(), before=9))
         batches = house.respond(hand_over=listener)
         hearing = asyncio.create_task(listener.hear(batches))
         while len(listener.handed) < 3:
@@ -611,16 +611,25 @@ async def test_what_was_handed_over_is_stored_when_the_client_leaves() -> None:
     assert told.encode() in commit.items[-1].item.body
 
 
-async def test_a_listener_that_fails_fails_the_turn_and_hangs_up() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError(), ConnectionResetError()])
+async def test_a_listener_that_fails_ends_the_turn_as_one_that_leaves(error: Exception) -> None:
     def fail(number: int) -> bool:
-        raise ZeroDivisionError
+        if number == 3:
+            raise error
+        return True
 
     listener = Listener(fail)
     async with open_house() as house:
-        house.engine.play(text(WORDS, deltas=re.findall(r"\w ?", WORDS)).paced(0.01))
-        with pytest.raises(ZeroDivisionError):
+        house.engine.play(text(WORDS, deltas=re.findall(r"\S ?", WORDS)).paced(0.01))
+        with pytest.raises(type(error)):
             await soon(listener.hear(house.respond(hand_over=listener)))
         await soon(house.engine.posts[0].closed.wait())
+        await soon(house.history.saved.wait())
+        (commit,) = house.history.asked
+        told = "".join(str(event["delta"]) for event in listener.events if "delta" in event)
+
+    assert commit.status == STATUSES["cancelled"]
+    assert msgspec.json.encode(told) in commit.items[-1].item.body
 
 
 # Shutdown.

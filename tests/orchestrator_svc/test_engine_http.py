@@ -132,6 +132,10 @@ def says(*written: bytes, close: bool = False) -> Play:
     return play
 
 
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 # How an answer is framed.
 
 
@@ -385,6 +389,34 @@ async def test_a_connection_on_which_a_request_is_not_out_is_not_used_again() ->
     assert len(server.peers) == 2
 
 
+@pytest.mark.parametrize("pieces", [1, 40])
+async def test_a_head_that_comes_before_the_request_is_out_does_not_cut_it(pieces: int) -> None:
+    size = 20_000_000
+
+    async def play(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        await peer.say(CHUNKED)
+        await peer.reader.readexactly(size)
+        await peer.say(chunk(b"all of it"), b"0\r\n\r\n")
+
+    async with serving(play) as server, client(server) as http:
+        with await post(http, *[b"x" * (size // pieces)] * pieces) as answer:
+            assert await answer.whole() == b"all of it"
+        assert not server.peers[0].is_gone.is_set()
+
+
+async def test_an_engine_that_answers_and_takes_no_request_has_timed_out() -> None:
+    async def play(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        await peer.say(CHUNKED, chunk(b"a"))
+        await asyncio.sleep(PATIENCE)
+
+    async with serving(play) as server, client(server) as http:
+        answer = await post(http, *[b"x" * 1_000_000] * 20)
+        with answer, pytest.raises(EngineTimeout):
+            await answer.whole()
+
+
 async def test_an_engine_that_takes_no_request_has_timed_out() -> None:
     async def play(peer: Peer) -> None:
         await asyncio.sleep(PATIENCE)
@@ -427,10 +459,6 @@ async def test_an_engine_waits_for_who_does_not_read() -> None:
 
 
 # Chunks handed over.
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 @pytest.mark.parametrize("refused", ["", "3", "236", "0123456789"])

@@ -393,7 +393,7 @@ OPEN = (CREATED, added("message", "m", 0), delta("one ", "m", 0))
         ((*OPEN, delta("two ", "m", 0), delta("three", "m", 0), COMPLETED), 2),
         ((*OPEN, delta("", "m", 0), delta("two", "m", 0)), 1),
         ((*OPEN, delta(None, "m", 0), delta({}, "m", 0)), 0),
-        ((*OPEN, delta("zwei ä", "m", 0), delta("three", "m", 0)), 1),
+        ((*OPEN, delta("zwei ä", "m", 0), delta("日本 🍸", "m", 0)), 2),
         ((*OPEN, b'{"type":"response.output_text.delta","item_id":"m","output_index":0,"delta":"\\ud83c"}', delta("two", "m", 0)), 0),
         ((*OPEN, delta("two", "other", 0), delta("three", "m", 0), delta("four", "m", 0)), 1),
         ((*OPEN, delta("two", "m", 0, content_index=1), delta("three", "m", 0, content_index=1)), 1),

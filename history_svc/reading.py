@@ -1,7 +1,8 @@
 """Running statements, for every store of this room: by name, once more for the later of two equal writes, and ranges as pages."""
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TypeAlias, cast
 
 from prometheus_client import Counter
 from psycopg.errors import UniqueViolation
@@ -37,6 +38,14 @@ async def rows(connection: Connection, name: str, values: Values) -> list[TupleR
     async with connection.cursor(binary=True) as cursor:
         await cursor.execute(STATEMENTS[name], values)
         return await cursor.fetchall()
+
+
+async def streamed(connection: Connection, name: str, values: Values) -> list[TupleRow]:
+    """The rows of a statement with large rows: each is taken over while the server makes the next, and not all of them at the end."""
+    async with connection.cursor() as cursor:
+        stream = cast("AsyncGenerator[TupleRow, None]", cursor.stream(STATEMENTS[name], values, binary=True))
+        async with aclosing(stream) as arriving:
+            return [row async for row in arriving]
 
 
 async def written(connection: Connection, name: str, values: Values) -> TupleRow:

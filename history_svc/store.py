@@ -43,7 +43,7 @@ from history_svc.model import (
     taken_apart,
 )
 from history_svc.pools import Connection, Pools
-from history_svc.reading import Values, check_complete, items, key_of, page_of, rows, written
+from history_svc.reading import Values, check_complete, items, key_of, page_of, rows, streamed, written
 from history_svc.settings import HistorySettings
 from history_svc.statements import STATEMENTS
 from svckit.errors import ServiceError
@@ -80,7 +80,7 @@ class Store:
     async def _loaded(self, key: Values, missing: ServiceError) -> Context:
         values = {**key, "limit": self._context_limit, "large": MESSAGE_BYTES}
         with LOAD_SECONDS.time():
-            found = await self._pools.read.run(lambda connection: rows(connection, "load_context", values))
+            found = await self._pools.read.run(lambda connection: streamed(connection, "load_context", values))
         if not found:
             raise missing
         return self._context(key, found, missing.param)

@@ -47,6 +47,20 @@ async def test_a_commit_whose_connection_is_lost_under_it_is_made_once__b132(ope
         assert rows(database, "select next_seq, (select count(*) from item) from tree") == [(3, 2)]
 
 
+async def test_a_load_whose_connection_is_lost_under_it_is_read_on_another__b132(open_client: Open, database: str) -> None:
+    async with open_client() as client:
+        texts = ["x" * 20_000] * 60
+        turn = root(*texts)
+        await client.commit(turn)
+        async with await psycopg.AsyncConnection.connect(database) as other:
+            await other.execute("lock table item")
+            waiting = asyncio.create_task(client.load(turn.response_id))
+            await _until(database, "select pg_terminate_backend(pid) from pg_locks where not granted")
+            await other.rollback()
+
+        assert (await waiting).prompts == prompts(*texts)
+
+
 async def test_nothing_is_held_while_nothing_is_asked__b143(settings: HistorySettings) -> None:
     async with open_pools(settings) as pools:
         await pools.read.run(_one)
@@ -141,9 +155,15 @@ async def test_a_statement_that_does_not_end_is_given_up(open_client: Open, data
             with pytest.raises(RemoteError) as refusal:
                 await client.commit(turn)
             await other.rollback()
+            await client.commit(turn)
+            await other.execute("lock table item")
+            with pytest.raises(RemoteError) as unread:
+                await client.load(turn.response_id)
+            await other.rollback()
 
-        assert (refusal.value.status, refusal.value.reason) == (grpc.StatusCode.UNAVAILABLE, "database_unavailable")
-        await client.commit(turn)
+        for error in (refusal.value, unread.value):
+            assert (error.status, error.reason) == (grpc.StatusCode.UNAVAILABLE, "database_unavailable")
+        assert (await client.load(turn.response_id)).prompts == prompts("q", "a")
 
 
 async def test_loads_past_the_memory_budget_are_refused_as_overload(open_client: Open) -> None:

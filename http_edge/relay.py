@@ -4,7 +4,6 @@ The edge knows no engine: which one, its key and its limits are the orchestrator
 to the gateway, stay behind.
 """
 
-import re
 from collections.abc import AsyncIterator, Iterable
 from functools import cache, partial
 
@@ -19,6 +18,7 @@ from http_edge.middlewares import OWNER
 from http_edge.settings import EDGE_SETTINGS
 from http_edge.streamed_answer import StreamedAnswer
 from svckit.grpc_client import Replies
+from svckit.json_text import has_halves
 from turnkeep.orchestrator.v1.orchestrator_pb2 import Header, RelayHead, RelayReply, RelayRequest
 
 HOP_BY_HOP = frozenset(
@@ -55,8 +55,6 @@ KEPT_FROM_ENGINE = HOP_BY_HOP | {
 # Whom a browser may tell, and what it keeps, is the gateway's decision.
 KEPT_FROM_CLIENT = HOP_BY_HOP | {"set-cookie", "x-request-id"}
 _CORS = "access-control-"
-# Stands for a byte that is no UTF-8; such a value cannot travel as text.
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 async def relay(request: web.Request, body: bytes) -> web.StreamResponse:
@@ -84,7 +82,7 @@ def end_to_end(request: web.Request) -> list[Header]:
     return [
         Header(name=lower, value=value)
         for name, value in headers.items()
-        if (lower := name.lower()) not in left_out and (value.isascii() or not _LONE_SURROGATE.search(value))
+        if (lower := name.lower()) not in left_out and not has_halves(value)
     ]
 
 

@@ -17,6 +17,7 @@ T = TypeVar("T")
 encode = msgspec.json.Encoder().encode
 
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
+_HALF = re.compile("[\ud800-\udfff]")
 _LONE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}\Z")
 
 
@@ -46,6 +47,11 @@ def decode_with_halves(data: bytes) -> object:
 def halves_joined(text: str) -> str:
     """`text` with surrogate pairs made whole and lone halves as U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def has_halves(text: str) -> bool:
+    """Whether a lone surrogate stands in `text`, which then cannot be written as UTF-8: a byte that was none, or half a character."""
+    return not text.isascii() and bool(_HALF.search(text))
 
 
 def ends_in_half(text: str) -> bool:

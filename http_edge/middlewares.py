@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 
 from aiohttp import web
-from prometheus_client import Counter, Histogram
 from structlog.contextvars import bind_contextvars
 
 from http_edge.auth import API_KEYS
@@ -34,6 +33,8 @@ SWITCHED = 101
 STREAMED = 200
 CLIENT_LEFT = 499
 UNMATCHED = "unmatched"
+
+_requests, _seconds = cache(REQUESTS.labels), cache(REQUEST_SECONDS.labels)
 
 
 @web.middleware
@@ -166,18 +167,8 @@ def _route_of(request: web.Request) -> str:
 def _count(request: web.Request, status: int, seconds: float) -> None:
     route = _route_of(request)
     method = request.method if request.method in METHODS else "other"
-    _counter(route, method, status).inc()
+    _requests(route, method, status).inc()
     if status != SWITCHED:
-        _timer(route).observe(seconds)
+        _seconds(route).observe(seconds)
     if request.app[EDGE_SETTINGS].access_log:
         log.info("request", route=route, method=method, status=status, seconds=round(seconds, 4))
-
-
-@cache
-def _counter(route: str, method: str, status: int) -> Counter:
-    return REQUESTS.labels(route, method, status)
-
-
-@cache
-def _timer(route: str) -> Histogram:
-    return REQUEST_SECONDS.labels(route)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterable
 from functools import cache, partial
 
 from aiohttp import web
-from prometheus_client import Counter
 
 from http_edge.client_watch import ClientWatch
 from http_edge.clients import CLIENTS
@@ -55,6 +54,7 @@ KEPT_FROM_ENGINE = HOP_BY_HOP | {
 # Whom a browser may tell, and what it keeps, is the gateway's decision.
 KEPT_FROM_CLIENT = HOP_BY_HOP | {"set-cookie", "x-request-id"}
 _CORS = "access-control-"
+_relayed = cache(RELAYED.labels)
 
 
 async def relay(request: web.Request, body: bytes) -> web.StreamResponse:
@@ -99,7 +99,7 @@ async def _answer(request: web.Request, head: RelayHead, replies: Replies[RelayR
     for header in _shown(head.headers):
         response.headers.add(header.name, header.value)
     await response.prepare(request)
-    _counter(request.path, head.status).inc()
+    _relayed(request.path, head.status).inc()
     with ClientWatch(request, request.app[EDGE_SETTINGS].client_timeout_seconds):
         replies.hand_to(partial(_written_at_once, response))
         async for reply in replies:
@@ -111,11 +111,6 @@ async def _answer(request: web.Request, head: RelayHead, replies: Replies[RelayR
             await response.write_eof()
     RELAYED_BYTES.inc(request.writer.output_size)
     return response
-
-
-@cache
-def _counter(path: str, status: int) -> Counter:
-    return RELAYED.labels(path, status)
 
 
 def _written_at_once(response: StreamedAnswer, reply: RelayReply) -> bool:

@@ -75,7 +75,7 @@ class RelayedHead(Struct, frozen=True):
     headers: list[RelayedHeader]
 
 
-class Opening(Struct, frozen=True):
+class HeadPart(Struct, frozen=True):
     """The first of a relayed answer, with the field of a `RelayReply`: a caller in this process reads it as one."""
 
     head: RelayedHead
@@ -85,15 +85,15 @@ class Opening(Struct, frozen=True):
         return sum([len(header.name) + len(header.value) for header in self.head.headers])
 
 
-def opening_of(status: int, headers: Iterable[tuple[str, str]]) -> Opening:
+def head_part(status: int, headers: Iterable[tuple[str, str]]) -> HeadPart:
     """The first of a relayed answer."""
-    return Opening(RelayedHead(status, [RelayedHeader(name, value) for name, value in headers]))
+    return HeadPart(RelayedHead(status, [RelayedHeader(name, value) for name, value in headers]))
 
 
-def opening_reply(opening: Opening) -> wire.RelayReply:
+def head_reply(part: HeadPart) -> wire.RelayReply:
     """The first of a relayed answer as a message."""
-    headers = [wire.Header(name=header.name, value=header.value) for header in opening.head.headers]
-    return wire.RelayReply(head=wire.RelayHead(status=opening.head.status, headers=headers))
+    headers = [wire.Header(name=header.name, value=header.value) for header in part.head.headers]
+    return wire.RelayReply(head=wire.RelayHead(status=part.head.status, headers=headers))
 
 
 class Chunk(Struct, frozen=True):

@@ -8,14 +8,14 @@ import grpc
 from orchestrator_svc.conversations import Conversations
 from orchestrator_svc.convert import (
     Chunk,
-    Opening,
+    HeadPart,
     asked_of,
     check_owner,
     check_relayed,
     chunk_reply,
+    head_part,
+    head_reply,
     item_of,
-    opening_of,
-    opening_reply,
     queued_of,
     reply_of,
 )
@@ -30,7 +30,7 @@ from turnkeep.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceSe
 Context = grpc.aio.ServicerContext[object, object]
 
 # what handlers give in place of messages
-MESSAGES: Messages = {Batch: reply_of, Opening: opening_reply, Chunk: chunk_reply}
+MESSAGES: Messages = {Batch: reply_of, HeadPart: head_reply, Chunk: chunk_reply}
 
 
 class Orchestrator(OrchestratorServiceServicer):
@@ -70,7 +70,7 @@ class Orchestrator(OrchestratorServiceServicer):
         check_relayed(request)
         headers = {header.name.lower(): header.value for header in request.headers}
         with await self._provider.relay(request.method, request.path, headers, request.body) as answer:
-            yield cast("wire.RelayReply", opening_of(answer.status, answer.headers))
+            yield cast("wire.RelayReply", head_part(answer.status, answer.headers))
             if hand_over := hand_over_of(context):
                 answer.hand_to(lambda chunk: hand_over(Chunk(chunk)))
             async for chunk in answer:

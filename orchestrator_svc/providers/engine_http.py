@@ -70,7 +70,7 @@ class EngineHttp:
             try:
                 return await self._asked(kept, head, body)
             except OSError as exc:
-                if kept.has_heard or self._is_closed or self._clock() > started + _STALE_SECONDS:
+                if not self._was_stale(kept, started):
                     raise EngineUnavailable from exc
         try:
             return await self._asked(await self._connected(), head, body)
@@ -145,6 +145,10 @@ class EngineHttp:
             if connection.is_free:
                 return connection
         return None
+
+    def _was_stale(self, kept: Connection, started: float) -> bool:
+        """Had the engine closed it before a request was begun on it at `started`? Then that can be sent again on another."""
+        return not (kept.has_heard or self._is_closed or self._clock() > started + _STALE_SECONDS)
 
     def _ended(self, connection: Connection) -> None:
         """Keeps a connection whose answer is whole, if it can carry another."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import cast
 
@@ -378,6 +378,15 @@ async def test_small_messages_without_a_reader_stop_the_handler(wire: Wired) -> 
             await asyncio.wait_for(flooded.wait(), 0.5)
 
 
+async def read(wire: Wired, told: list[str], take: Callable[[Part], bool]) -> None:
+    """Adds all that comes to its reader to `told`, after the first reply as far as it is not taken."""
+    async with wire.load() as parts:
+        told += texts([await anext(parts)])
+        parts.hand_to(take)
+        async for one in parts:
+            told += texts([one])
+
+
 async def test_replies_are_handed_over_or_read_and_none_twice_or_out_of_order(wire: Wired) -> None:
     """Whoever takes all it can gets the same from every channel; only where its replies come to it differs."""
     told: list[str] = []
@@ -398,11 +407,7 @@ async def test_replies_are_handed_over_or_read_and_none_twice_or_out_of_order(wi
         return True
 
     wire.service.stream = count
-    async with wire.load() as parts:
-        told += texts([await anext(parts)])
-        parts.hand_to(take)
-        async for one in parts:
-            told += texts([one])
+    await read(wire, told, take)
     assert told == [str(number) for number in range(300)]
     assert bool(taken) == (wire.way in LOCAL_WAYS)
 
@@ -468,11 +473,7 @@ async def test_a_handler_hands_over_from_a_callback_while_its_next_reply_is_wait
             yield one
 
     wire.service.stream = count
-    async with wire.load() as parts:
-        told += texts([await anext(parts)])
-        parts.hand_to(take)
-        async for one in parts:
-            told += texts([one])
+    await read(wire, told, take)
     assert told == ["0", "1", "2", "3", "4", "5"]
 
 

@@ -41,6 +41,16 @@ class Waiting:
     def _tell(self) -> None:
         self.told += 1
 
+    async def waits_in_vain(self, seconds: float) -> None:
+        """It waits, and is told once these seconds are over, not before."""
+        self.begins()
+        for _ in range(9):
+            await self._clock.pass_by(seconds / 10)
+        await self._clock.pass_by(seconds / 10 - 0.1)
+        assert self.told == 0
+        await self._clock.pass_by(0.2)
+        assert self.told == 1
+
     def begins(self) -> None:
         self.patience.since = self._clock.time()
 
@@ -58,11 +68,7 @@ def waiting(clock: Clock, first: float, later: float = 1000.0) -> Iterator[Waiti
 def test_a_wait_is_told_of_when_its_seconds_are_over_and_not_before_and_once() -> None:
     async def story(clock: Clock) -> None:
         with waiting(clock, 10) as somebody:
-            somebody.begins()
-            await clock.pass_by(9.9)
-            assert somebody.told == 0
-            await clock.pass_by(0.2)
-            assert somebody.told == 1
+            await somebody.waits_in_vain(10)
             await clock.pass_by(100)
             assert somebody.told == 1
 
@@ -76,11 +82,7 @@ def test_many_waits_may_take_longer_together_than_one_of_them_may() -> None:
                 somebody.begins()
                 await clock.pass_by(7)
                 somebody.ends()
-            somebody.begins()
-            await clock.pass_by(9.9)
-            assert somebody.told == 0
-            await clock.pass_by(0.2)
-            assert somebody.told == 1
+            await somebody.waits_in_vain(10)
 
     played(story)
 
@@ -92,11 +94,7 @@ def test_time_between_two_waits_counts_for_neither() -> None:
             await clock.pass_by(1)
             somebody.ends()
             await clock.pass_by(100)
-            somebody.begins()
-            await clock.pass_by(9.9)
-            assert somebody.told == 0
-            await clock.pass_by(0.2)
-            assert somebody.told == 1
+            await somebody.waits_in_vain(10)
 
     played(story)
 
@@ -112,9 +110,8 @@ def test_later_waits_have_a_bound_of_their_own(first: float) -> None:
             for _ in range(3):
                 somebody.begins()
                 await clock.pass_by(4.9)
-                assert somebody.told == 0
-            await clock.pass_by(0.2)
-            assert somebody.told == 1
+                somebody.ends()
+            await somebody.waits_in_vain(5)
 
     played(story)
 
@@ -123,12 +120,7 @@ def test_later_waits_have_a_bound_of_their_own(first: float) -> None:
 def test_the_first_wait_has_its_own_bound_however_short_the_later_ones_are(first: float) -> None:
     async def story(clock: Clock) -> None:
         with waiting(clock, first, 2) as somebody:
-            somebody.begins()
-            for _ in range(int(first * 10) - 1):
-                await clock.pass_by(0.1)
-            assert somebody.told == 0
-            await clock.pass_by(0.2)
-            assert somebody.told == 1
+            await somebody.waits_in_vain(first)
 
     played(story)
 

@@ -23,7 +23,8 @@ from svckit.settings import SettingsError
 from tests.fakes.certificates import certificate_for
 
 PATIENCE = 10.0
-SOON = OrchestratorSettings(connect_timeout_seconds=0.3, first_event_timeout_seconds=0.3, gap_timeout_seconds=0.3)
+LONG = OrchestratorSettings()
+SOON = OrchestratorSettings(first_event_timeout_seconds=0.3, gap_timeout_seconds=0.3)
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -103,7 +104,7 @@ async def serving(play: Play, tls: ssl.SSLContext | None = None) -> AsyncIterato
 
 @asynccontextmanager
 async def client(
-    server: Server, waits: OrchestratorSettings = SOON, url: str = "http://127.0.0.1:{port}", key: str = ""
+    server: Server, waits: OrchestratorSettings = LONG, url: str = "http://127.0.0.1:{port}", key: str = ""
 ) -> AsyncIterator[EngineHttp]:
     async with asyncio.timeout(PATIENCE), open_engine_http(EngineSettings(url=url.format(port=server.port)), key, waits) as http:
         yield http
@@ -411,7 +412,7 @@ async def test_an_engine_that_answers_and_takes_no_request_has_timed_out() -> No
         await peer.say(CHUNKED, chunk(b"a"))
         await asyncio.sleep(PATIENCE)
 
-    async with serving(play) as server, client(server) as http:
+    async with serving(play) as server, client(server, SOON) as http:
         answer = await post(http, *[b"x" * 1_000_000] * 20)
         with answer, pytest.raises(EngineTimeout):
             await answer.whole()
@@ -421,7 +422,7 @@ async def test_an_engine_that_takes_no_request_has_timed_out() -> None:
     async def play(peer: Peer) -> None:
         await asyncio.sleep(PATIENCE)
 
-    async with serving(play) as server, client(server) as http:
+    async with serving(play) as server, client(server, SOON) as http:
         with pytest.raises(EngineTimeout):
             await post(http, *[b"x" * 1_000_000] * 20)
 
@@ -511,10 +512,10 @@ async def test_chunks_that_are_taken_keep_a_stream_alive_and_a_pause_ends_it() -
         await peer.say(CHUNKED)
         for number in range(10):
             await peer.say(chunk(b"%d" % number))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)  # longer together than a pause may be
         await peer.leave()
 
-    async with serving(play) as server, client(server) as http:
+    async with serving(play) as server, client(server, OrchestratorSettings(gap_timeout_seconds=1.0)) as http:
         with await post(http) as answer:
             answer.hand_to(lambda data: not taken.append(data))  # type: ignore[func-returns-value]
             with pytest.raises(EngineTimeout):
@@ -593,7 +594,7 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_open_is_no_answer() 
     async def play(peer: Peer) -> None:
         peer.writer.close()
 
-    async with serving(play) as server, client(server, OrchestratorSettings()) as http:
+    async with serving(play) as server, client(server) as http:
         for _ in range(10):
             with pytest.raises(EngineUnavailable):
                 await post(http)
@@ -668,7 +669,7 @@ async def test_https_checks_the_name_and_carries_much(certificate: tuple[Path, P
         async with client(server, url="https://127.0.0.1:{port}") as http:
             with pytest.raises(EngineUnavailable):
                 await post(http)
-        async with client(server, OrchestratorSettings(), "https://localhost:{port}") as http:
+        async with client(server, url="https://localhost:{port}") as http:
             for _ in range(2):
                 with await post(http, *pieces) as answer:
                     assert await answer.whole() == b"x" * 2_000_000

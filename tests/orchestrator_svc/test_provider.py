@@ -21,7 +21,7 @@ from tests.fakes.scripts import Script, empty, engine_error, hang_up, never, raw
 from tests.fakes.streams import check_stream
 from tests.orchestrator_svc.turns import HELLO, NOW, Played, play, request, turn
 
-SOON = OrchestratorSettings(connect_timeout_seconds=0.2, first_event_timeout_seconds=0.2, gap_timeout_seconds=0.2)
+SOON = OrchestratorSettings(first_event_timeout_seconds=0.2, gap_timeout_seconds=0.2)
 LONG = OrchestratorSettings()
 CALL = CallModel(1, (b'{"type":"message","role":"user","content":"hello"}',))
 STREAMED = json.dumps({"stream": True}).encode()

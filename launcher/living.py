@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TypeVar
 
-from svckit.lifecycle import keep_what_is_here
+from svckit.memory import keep_what_is_here
 
 T = TypeVar("T")
 

@@ -4,8 +4,6 @@ What is opened and in which order is each room's business.
 """
 
 import asyncio
-import ctypes
-import gc
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType, TracebackType
@@ -14,13 +12,9 @@ from typing import Self, TypeVar
 import uvloop
 
 from svckit.logs import get_logger
+from svckit.memory import keep_freed_memory
 
 CLEANUP_SECONDS = 5.0
-# Values of a turn are trees, which die with their last reference: looking for cycles is worth it only now and then, and not after each 700
-# new objects, which is the interpreter's way.
-COLLECT_EVERY = 10_000
-# glibc's mallopt(3): M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, in bytes.
-_MALLOC = ((-1, 32 * 1024 * 1024), (-2, 1024 * 1024), (-3, 4 * 1024 * 1024))
 
 T = TypeVar("T")
 
@@ -29,7 +23,7 @@ log = get_logger(__name__)
 
 def run(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Runs `main` as all that this process does; SIGTERM and SIGINT set the event that it is given. A repeated signal changes nothing."""
-    _keep_freed_memory()
+    keep_freed_memory()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(main))
@@ -52,28 +46,6 @@ async def _run(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 def _on_stop_signals(action: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, action)
-
-
-def _keep_freed_memory() -> None:
-    """Has glibc keep up to 32 MB of free memory at the end of the heap, where it keeps 128 kB.
-
-    Otherwise a turn with a long history gives its memory back at its end, and the next one takes it again, page by page. Another C library
-    is left as it is.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for parameter, size in _MALLOC:
-            mallopt(parameter, size)
-
-
-def keep_what_is_here() -> None:
-    """To be called once a process is open: what it is made of stays to its end, so no collection needs to look at it again.
-
-    A collection stops everything for as long as it looks, which would be tens of milliseconds over all modules and their classes.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_EVERY)
 
 
 class Background:

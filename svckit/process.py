@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from svckit import lifecycle, logs
+from svckit.memory import keep_what_is_here
 from svckit.settings import LogSettings, SettingsError, environment, load
 from svckit.telemetry import open_metrics_listener
 
@@ -53,6 +54,6 @@ async def _serve(name: str, opening: AbstractAsyncContextManager[Room], metrics_
         if metrics_listen:
             await stack.enter_async_context(open_metrics_listener(metrics_listen))
         room = await stack.enter_async_context(opening)
-        lifecycle.keep_what_is_here()
+        keep_what_is_here()
         print(f"{name} serves at {room.address}", flush=True)
         await stop.wait()

@@ -1,7 +1,6 @@
 """A process runs until a signal; background tasks are waited for, then cancelled, and their errors are logged."""
 
 import asyncio
-import platform
 import signal
 import subprocess
 import sys
@@ -33,42 +32,6 @@ def test_a_signal_asks_the_process_to_stop_and_a_second_one_changes_nothing(numb
         process.send_signal(number)
         assert process.stdout.read() == "stopped in order\n"
     assert process.returncode == 0
-
-
-OPEN = """
-import gc
-from svckit.lifecycle import COLLECT_EVERY, keep_what_is_here
-
-keep_what_is_here()
-print(gc.get_freeze_count() > 10_000, gc.get_threshold()[0] == COLLECT_EVERY, len(gc.get_objects()) < 1_000)
-"""
-
-
-def test_what_an_open_process_is_made_of_is_collected_no_more() -> None:
-    told = subprocess.run([sys.executable, "-c", OPEN], capture_output=True, text=True, check=True)
-    assert told.stdout == "True True True\n"
-
-
-MEMORY = """
-import resource
-from svckit.lifecycle import run
-
-def faults(pieces):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    kept = [bytes(32_000) for _ in range(pieces)]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-async def main(stop):
-    print(faults(500) > 1_000, faults(500) < 200)
-
-run(main)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told to keep memory")
-def test_memory_that_was_used_once_is_there_for_the_next_turn() -> None:
-    told = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    assert told.stdout == "True True\n"
 
 
 async def test_leaving_waits_for_background_tasks() -> None:

@@ -6,7 +6,9 @@ half becomes U+FFFD here, unless its other half comes later (`halves_joined`).
 
 import json
 import re
-from typing import TypeVar
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +17,7 @@ JsonObject = dict[str, object]
 T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
+_decoder: Callable[..., msgspec.json.Decoder[Any]] = cache(msgspec.json.Decoder)  # making one costs as much as using it
 
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
 _HALF = re.compile("[\ud800-\udfff]")
@@ -23,15 +26,16 @@ _LONE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}\Z")
 
 def decode(data: bytes, kind: type[T]) -> T:
     """Decodes like `msgspec.json.decode`, with lone surrogates as U+FFFD. Raises msgspec.MsgspecError."""
+    decoder: msgspec.json.Decoder[T] = _decoder(kind)
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decoder.decode(data)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
         repaired = without_lone_surrogates(data)
         if repaired == data:
             raise
-        return msgspec.json.decode(repaired, type=kind)
+        return decoder.decode(repaired)
 
 
 def without_lone_surrogates(data: bytes) -> bytes:

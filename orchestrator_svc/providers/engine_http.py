@@ -21,6 +21,7 @@ from orchestrator_svc.errors import EngineTimeout, EngineUnavailable, InvalidReq
 from orchestrator_svc.providers.http_answer import Answer
 from orchestrator_svc.providers.http_connection import Connection
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings, refuse_no_address
+from svckit.patience import Patience
 from svckit.settings import SettingsError
 from svckit.telemetry import current_trace
 
@@ -99,7 +100,7 @@ class EngineHttp:
             await asyncio.sleep(0)
 
     async def _asked(self, connection: Connection, head: bytes, body: tuple[bytes, ...]) -> Answer:
-        answer = Answer(connection, self._waits, self._ended)
+        answer = Answer(connection, self._ended)
         try:
             await connection.send(head, body, answer)
             await answer.head()
@@ -126,7 +127,7 @@ class EngineHttp:
             opened = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS, interleave=1)
             try:
                 name = self._host if self._tls else None
-                _, connection = await loop.create_connection(Connection, sock=opened, ssl=self._tls, server_hostname=name)
+                _, connection = await loop.create_connection(self._connection, sock=opened, ssl=self._tls, server_hostname=name)
             except BaseException:
                 opened.close()
                 raise
@@ -134,6 +135,9 @@ class EngineHttp:
         if self._is_closed:
             connection.abort()
         return connection
+
+    def _connection(self) -> Connection:
+        return Connection(Patience(self._waits.first_event_timeout_seconds, self._waits.gap_timeout_seconds))
 
     async def _addresses(self) -> Sequence[AddrInfoType]:
         return await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)

@@ -8,8 +8,6 @@ from typing import Self
 
 from orchestrator_svc.errors import EngineError, EngineStreamInterrupted, EngineTimeout
 from orchestrator_svc.providers.http_connection import Connection, Headers
-from orchestrator_svc.settings import OrchestratorSettings
-from svckit.patience import Patience
 
 _UNREAD_BYTES = 256 * 1024
 _MAX_WHOLE_BYTES = 32 * 1024 * 1024
@@ -22,7 +20,7 @@ class Answer(AsyncIterator[bytes]):
     Reading raises EngineTimeout when the body pauses too long, EngineStreamInterrupted when it breaks off.
     """
 
-    def __init__(self, connection: Connection, waits: OrchestratorSettings, ended: Callable[[Connection], None]) -> None:
+    def __init__(self, connection: Connection, ended: Callable[[Connection], None]) -> None:
         self.status = 0
         self.headers: Headers = ()
         self.is_over = False
@@ -35,7 +33,8 @@ class Answer(AsyncIterator[bytes]):
         self._news: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._raised: Exception | None = None
-        self._patience = Patience(waits.first_event_timeout_seconds, waits.gap_timeout_seconds, self._expire)
+        self._patience = connection.patience
+        self._patience.begin(self._expire)
         self._patience.since = self._loop.time()  # until the head is waited for, the request is on its way out
 
     def header(self, name: str) -> str:
@@ -59,7 +58,8 @@ class Answer(AsyncIterator[bytes]):
         if not self.status:
             assert self._error is not None
             raise self._error
-        self._patience.since = None
+        if not self.is_over:
+            self._patience.since = None
 
     def hand_to(self, taker: Callable[[bytes], bool]) -> None:
         """From now on each chunk that arrives while its reader waits is given to `taker` at once, in the callback that read it.
@@ -106,9 +106,8 @@ class Answer(AsyncIterator[bytes]):
 
     def close(self) -> None:
         """Wants no more of it."""
-        self._patience.close()
         if not self.is_over:
-            self.is_over = True
+            self._over()
             self._connection.close()
 
     def __enter__(self) -> Self:
@@ -142,13 +141,13 @@ class Answer(AsyncIterator[bytes]):
         self._wake()
 
     def end(self) -> None:
-        self.is_over = True
+        self._over()
         self._connection.go_on()
         self._ended(self._connection)
         self._wake()
 
     def break_off(self, error: Exception) -> None:
-        self.is_over = True
+        self._over()
         self._error = self._error or error
         self._wake()
 
@@ -159,12 +158,20 @@ class Answer(AsyncIterator[bytes]):
         try:
             await self._news
         finally:
-            self._news = self._patience.since = None
+            self._news = None
+            if not self.is_over:
+                self._patience.since = None
 
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
-            self._patience.since = None  # should the timer be due in this very moment, it is too late
+            if not self.is_over:
+                self._patience.since = None  # should the timer be due in this very moment, it is too late
             self._news.set_result(None)
+
+    def _over(self) -> None:
+        """From here on the connection, and its patience, may be another answer's."""
+        self.is_over = True
+        self._patience.end()
 
     def _expire(self) -> None:
         self._error = self._error or EngineTimeout()

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from svckit.patience import Patience
+
 # More than this without a byte of a body is no head, no trailer and no size of a chunk that anybody needs.
 MAX_HEAD_BYTES = 64 * 1024
 _PART_BYTES = 256 * 1024
@@ -39,12 +41,13 @@ class Receiver(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Made by an event loop's `create_connection`."""
+    """Made by an event loop's `create_connection`. Its patience is for its receivers, one after the other."""
 
     _transport: asyncio.Transport
     _is_tls = False
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience) -> None:
+        self.patience = patience
         self._loop = asyncio.get_running_loop()
         self._parser = HttpResponseParser(self)
         # what engines have been seen to do, and no more: aiohttp's client takes the same
@@ -140,6 +143,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
+        self.patience.close()
         self._let_write()
         receiver, self._receiver = self._receiver, None
         if receiver is None:

@@ -36,9 +36,10 @@ class Waiting:
     def __init__(self, clock: Clock, first: float, later: float) -> None:
         self.told = 0
         self._clock = clock
-        self.patience = Patience(first, later, self._tell)
+        self.patience = Patience(first, later)
+        self.patience.begin(self.tell)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         self.told += 1
 
     async def waits_in_vain(self, seconds: float) -> None:
@@ -131,5 +132,37 @@ def test_whoever_waits_no_more_is_told_nothing() -> None:
             somebody.begins()
         await clock.pass_by(100)
         assert somebody.told == 0
+
+    played(story)
+
+
+@pytest.mark.parametrize("idle", [0.0, 1.0, 4.0, 1000.0])
+@pytest.mark.parametrize(("first", "later"), [(10.0, 3.0), (3.0, 10.0)])
+def test_the_next_user_has_all_of_its_own_time_wherever_the_last_one_left_off(first: float, later: float, idle: float) -> None:
+    async def story(clock: Clock) -> None:
+        with waiting(clock, first, later) as somebody:
+            somebody.begins()
+            await clock.pass_by(1)
+            somebody.patience.go_on()
+            await clock.pass_by(1)
+            somebody.patience.end()
+            await clock.pass_by(idle)
+            assert somebody.told == 0
+            somebody.patience.begin(somebody.tell)
+            await somebody.waits_in_vain(first)
+
+    played(story)
+
+
+def test_a_user_that_was_told_leaves_nothing_to_the_next() -> None:
+    async def story(clock: Clock) -> None:
+        with waiting(clock, 10, 3) as somebody:
+            await somebody.waits_in_vain(10)
+            somebody.patience.end()
+            somebody.told = 0
+            somebody.patience.begin(somebody.tell)
+            await clock.pass_by(100)
+            assert somebody.told == 0
+            await somebody.waits_in_vain(10)
 
     played(story)

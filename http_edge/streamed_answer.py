@@ -1,6 +1,6 @@
 """An answer that is streamed, and whose head leaves in one piece with its first bytes where these are there at once.
 
-A send costs more than all else that is done for a few bytes. A head without bytes waits only shortly: some clients wait for the head alone.
+A send costs more than all else that is done for a few bytes.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ HEAD_WAITS_SECONDS = 0.01
 
 
 class StreamedAnswer(web.StreamResponse):
-    """A StreamResponse whose `prepare` makes the head without sending it yet."""
+    """A StreamResponse whose `prepare` makes the head without sending it: it leaves with the first bytes, or when it is told to."""
 
     _send_headers_immediately = False  # aiohttp's own switch, which its Response has turned off too
     _writer: StreamWriter | None = None
     _transport: asyncio.Transport | None = None
 
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        writer = await super().prepare(request)
-        if writer is not None:
-            asyncio.get_running_loop().call_later(HEAD_WAITS_SECONDS, _send_head, writer)
-        return writer
+    def send_head_soon(self) -> None:
+        """For when the first bytes are still to come: the head waits for them only shortly, for some clients wait for the head alone."""
+        writer = self._payload_writer
+        assert writer is not None
+        asyncio.get_running_loop().call_later(HEAD_WAITS_SECONDS, _send_head, writer)
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         await super().write(data)

@@ -43,6 +43,7 @@ async def _copied(request: web.Request, response_id: str, replies: Replies, padd
         if first.done():
             first.result()
         async with open_stream(request, padded=padded) as stream:
+            stream.response.send_head_soon()
             reply = await first
             while reply is not None:
                 lost = reply.HasField("lost_behind")

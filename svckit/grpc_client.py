@@ -131,6 +131,11 @@ class Replies(AsyncIterator[R]):
             self._call.take = take
 
     @property
+    def is_behind(self) -> bool:
+        """Is a reply there that need not be waited for? Of a service in another process that is not known."""
+        return isinstance(self._call, HandsOver) and self._call.is_behind
+
+    @property
     def is_at_end(self) -> bool:
         """Is it known that no reply will follow? Of a service in another process that is known only by waiting for one."""
         return isinstance(self._call, HandsOver) and self._call.is_at_end

@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextvars import Context
+from functools import lru_cache
 from types import TracebackType
 from typing import Never, Protocol, Self, TypeAlias, TypeVar, cast
 
@@ -38,6 +39,11 @@ class HandsOver:
     take: Callable[..., bool] | None = None
 
     @property
+    def is_behind(self) -> bool:
+        """Are there replies that its reader has not had yet?"""
+        return False
+
+    @property
     def is_at_end(self) -> bool:
         """Has the call ended well, and has its reader had all replies?"""
         return False
@@ -50,7 +56,6 @@ class _Sized(Protocol):
 
 
 _KEY = re.compile(r"[0-9a-z_.\-]+\Z")
-_TEXT = re.compile(r"[ -~]*\Z")
 
 
 class LocalChannel(grpc.aio.Channel):
@@ -378,6 +383,10 @@ class _StreamCall(_Call, HandsOver, grpc.aio.UnaryStreamCall[Q, R]):
         return self.take(self._route.copied(self._handler, message))
 
     @property
+    def is_behind(self) -> bool:
+        return bool(self._unread)
+
+    @property
     def is_at_end(self) -> bool:
         return self._status is StatusCode.OK and not self._unread
 
@@ -504,9 +513,15 @@ def _checked(metadata: Pairs | None) -> tuple[tuple[str, str | bytes], ...]:
     """The metadata as pairs, if gRPC would carry it: the same ValueError on every channel."""
     pairs = tuple(metadata or ())
     for key, value in pairs:
-        if not _KEY.match(key) or key.endswith("-bin") != isinstance(value, bytes) or (isinstance(value, str) and not _TEXT.match(value)):
+        is_plain = isinstance(value, str) and value.isascii() and value.isprintable()
+        if not _is_key(key) or not (isinstance(value, bytes) if key.endswith("-bin") else is_plain):
             raise ValueError(f"metadata was invalid: {key}")
     return pairs
+
+
+@lru_cache(maxsize=64)
+def _is_key(text: str) -> bool:
+    return bool(_KEY.match(text))
 
 
 def _too_large(size: int) -> str:

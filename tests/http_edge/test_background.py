@@ -133,6 +133,16 @@ async def test_a_viewer_of_nothing_yet_gets_heartbeats() -> None:
     assert re.fullmatch(rb"(: keep-alive\n)*" + re.escape(framed(EVENTS) + DONE), tail)
 
 
+@pytest.mark.parametrize("begin", [(), (logged(),)])
+async def test_a_viewer_of_nothing_yet_has_the_head_at_once(house: House, begin: tuple[WatchEventsReply, ...]) -> None:
+    keep(house)
+    go_on = asyncio.Event()
+    house.history.watch = lambda request: playing(*begin, go_on, logged(*EVENTS))
+    answer = await house.http.get(f"{PATH}?stream=true")
+    go_on.set()
+    assert await answer.read() == framed(EVENTS) + DONE
+
+
 async def test_a_viewer_that_leaves_ends_its_watch_and_nothing_else(house: House) -> None:
     """Before the first event and within the stream; no cancellation is asked for."""
     keep(house)

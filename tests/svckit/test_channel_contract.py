@@ -478,7 +478,7 @@ async def test_a_handler_hands_over_from_a_callback_while_its_next_reply_is_wait
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_the_end_is_known_with_the_last_reply_in_the_same_process_and_never_too_early(wire: Wired, fails: bool) -> None:
+async def test_what_is_still_to_come_is_known_in_the_same_process_and_an_end_never_too_early(wire: Wired, fails: bool) -> None:
     async def count(request: LoadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[Part]:
         for number in range(3):
             yield part(str(number))
@@ -487,10 +487,13 @@ async def test_the_end_is_known_with_the_last_reply_in_the_same_process_and_neve
 
     wire.service.stream = count
     ends: list[bool] = []
+    behind: list[bool] = []
     async with wire.load() as parts:
         with suppress(RemoteError):
             async for _ in parts:
+                behind.append(parts.is_behind)
                 ends.append(parts.is_at_end)
+    assert behind == [wire.way in LOCAL_WAYS, wire.way in LOCAL_WAYS, False]
     assert ends == [False, False, wire.way in LOCAL_WAYS and not fails]
 
 

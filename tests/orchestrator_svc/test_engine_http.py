@@ -528,6 +528,27 @@ async def test_chunks_that_are_taken_keep_a_stream_alive_and_a_pause_ends_it() -
 # Connections.
 
 
+async def test_each_answer_of_a_connection_has_its_own_time_however_soon_it_follows() -> None:
+    async def play(peer: Peer) -> None:
+        await peer.asked()
+        await peer.say(WHOLE.removesuffix(b"ok"), b"o", b"k")
+        await peer.asked()
+
+    async def follow(http: EngineHttp) -> None:
+        while not http._kept:  # so that it begins before the reader of the first answer has been woken
+            await asyncio.sleep(0)
+        await post(http)
+
+    async with serving(play) as server, client(server, SOON) as http:
+        with await post(http) as answer:
+            following = asyncio.create_task(follow(http))
+            assert await answer.whole() == b"ok"
+        await asyncio.sleep(0)
+        with pytest.raises(EngineTimeout):
+            await following
+        assert [len(heads) for heads in server.heads] == [2]
+
+
 async def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_http, "_KEPT_SECONDS", 0.1)
     async with serving(says(WHOLE)) as server, client(server) as http:

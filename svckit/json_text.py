@@ -50,7 +50,7 @@ def decode_with_halves(data: bytes) -> object:
 
 def halves_joined(text: str) -> str:
     """`text` with surrogate pairs made whole and lone halves as U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def has_halves(text: str) -> bool:

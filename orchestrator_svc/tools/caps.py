@@ -39,25 +39,21 @@ def _note(shown: int, whole: int) -> bytes:
 
 def _sayable(result: ToolResult) -> ToolResult:
     """The result without halves of surrogate pairs, which have no form in UTF-8: what is told is stored and sent."""
-    output = tuple(map(_sayable_object, result.output)) if isinstance(result.output, tuple) else _sayable_text(result.output)
-    citations = tuple(Citation(_sayable_text(one.url), _sayable_text(one.title)) for one in result.citations)
+    output = tuple(map(_sayable_object, result.output)) if isinstance(result.output, tuple) else halves_joined(result.output)
+    citations = tuple(Citation(halves_joined(one.url), halves_joined(one.title)) for one in result.citations)
     return replace(result, output=output, public=_sayable_object(result.public), citations=citations)
 
 
 def _sayable_object(value: JsonObject) -> JsonObject:
-    return {_sayable_text(key): _sayable_value(one) for key, one in value.items()}
+    return {halves_joined(key): _sayable_value(one) for key, one in value.items()}
 
 
 def _sayable_value(value: object) -> object:
     if isinstance(value, str):
-        return _sayable_text(value)
+        return halves_joined(value)
     if isinstance(value, dict):
         return _sayable_object(value)
     return [_sayable_value(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _sayable_text(text: str) -> str:
-    return text if text.isascii() else halves_joined(text)
 
 
 def _capped(result: ToolResult, limit: int) -> ToolResult:

@@ -21,6 +21,7 @@ from orchestrator_svc.settings import McpSettings, Settings
 from orchestrator_svc.tools.base import ListedTool, McpServer, ToolCall, ToolFailed, ToolResult
 from orchestrator_svc.tools.caps import capped
 from orchestrator_svc.tools.mcp_endpoint import Endpoint, Endpoints
+from svckit.json_text import halves_joined
 from svckit.lifecycle import Background
 from svckit.settings import environment
 
@@ -171,12 +172,12 @@ def _redacted(value: object, endpoint: Endpoint) -> object:
 
 def _sendable(value: JsonObject) -> JsonObject:
     """The arguments as UTF-8 JSON can carry them: a half of a surrogate pair becomes U+FFFD, a number that is none becomes null."""
-    return {_text(key): _sendable_value(one) for key, one in value.items()}
+    return {halves_joined(key): _sendable_value(one) for key, one in value.items()}
 
 
 def _sendable_value(value: object) -> object:
     if isinstance(value, str):
-        return _text(value)
+        return halves_joined(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -184,13 +185,6 @@ def _sendable_value(value: object) -> object:
     if isinstance(value, list):
         return [_sendable_value(one) for one in value]
     return value
-
-
-def _text(text: str) -> str:
-    return _SURROGATES.sub("\ufffd", text)
-
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 # Results.
@@ -259,7 +253,7 @@ def _parsed(text: str) -> object:
 
 
 def _input_text(text: str) -> JsonObject:
-    return {"type": "input_text", "text": _text(text)}
+    return {"type": "input_text", "text": halves_joined(text)}
 
 
 def _redacted_part(part: JsonObject, endpoint: Endpoint) -> JsonObject:

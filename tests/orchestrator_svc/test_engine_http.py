@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import socket
 import ssl
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -526,6 +528,34 @@ async def test_chunks_that_are_taken_keep_a_stream_alive_and_a_pause_ends_it() -
 
 
 # Connections.
+
+
+async def test_an_engine_is_not_blamed_for_what_this_process_did_not_read_in_time() -> None:
+    has_read = threading.Event()
+
+    def play(listening: socket.socket) -> None:
+        peer, _ = listening.accept()
+        with peer:
+            peer.recv(65536)
+            peer.sendall(CHUNKED + chunk(b"a"))
+            has_read.wait(PATIENCE)
+            time.sleep(0.1)
+            peer.sendall(chunk(b"b"))
+            time.sleep(0.6)
+            peer.sendall(chunk(b""))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        playing = threading.Thread(target=play, args=(listening,))
+        playing.start()
+        async with client(Server(listening.getsockname()[1]), OrchestratorSettings(gap_timeout_seconds=0.5)) as http:
+            with await post(http) as answer:
+                assert await anext(answer) == b"a"
+                rest = asyncio.create_task(answer.whole())
+                await asyncio.sleep(0)
+                has_read.set()
+                time.sleep(0.6)  # noqa: ASYNC251  # the whole process stands still
+                assert await rest == b"b"
+        playing.join()
 
 
 async def test_each_answer_of_a_connection_has_its_own_time_however_soon_it_follows() -> None:

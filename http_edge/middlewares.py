@@ -13,7 +13,7 @@ from http_edge.errors import ServerShutdown, error_response, from_aiohttp, maske
 from http_edge.metrics import IN_FLIGHT, REQUEST_SECONDS, REQUESTS
 from http_edge.settings import EDGE_SETTINGS
 from http_edge.tape import TAPE
-from svckit.errors import ServiceError
+from svckit.errors import ServiceError, forget_frames
 from svckit.logs import get_logger
 from svckit.telemetry import Trace, bind_trace, trace_of
 
@@ -67,14 +67,22 @@ async def answered(request: web.Request, handler: Handler) -> web.StreamResponse
     """Turns what is raised into an error answer. A client that left is no error, and its cancellation is not held up."""
     try:
         return await handler(request)
-    except ServiceError as exc:
-        error = exc
-    except web.HTTPException as exc:
-        error = from_aiohttp(exc, request)
     except ConnectionError:
         raise
     except Exception as exc:
-        error = masked(exc)
+        answer = _answer_to(exc, request)
+        forget_frames(exc)
+        return answer
+
+
+def _error_of(exc: Exception, request: web.Request) -> ServiceError:
+    if isinstance(exc, web.HTTPException):
+        return from_aiohttp(exc, request)
+    return exc if isinstance(exc, ServiceError) else masked(exc)
+
+
+def _answer_to(exc: Exception, request: web.Request) -> web.StreamResponse:
+    error = _error_of(exc, request)
     if HEAD_MADE in request:
         # Another answer has begun: only a connection that breaks off tells the client that it will not end.
         log.warning("answer broke off", reason=error.reason, message=error.message)

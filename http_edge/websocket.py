@@ -16,9 +16,9 @@ from http_edge.frames import error_frame, fields_of, lane_of, read_create
 from http_edge.lanes import Lanes
 from http_edge.metrics import WEBSOCKETS
 from http_edge.middlewares import OWNER
-from http_edge.retained import RETAINED
+from http_edge.retained import RETAINED, Shelf
 from http_edge.settings import EDGE_SETTINGS
-from svckit.errors import ServiceError
+from svckit.errors import ServiceError, forget_frames
 
 
 async def serve(request: web.Request, websocket: web.WebSocketResponse[bool]) -> None:
@@ -30,20 +30,28 @@ async def serve(request: web.Request, websocket: web.WebSocketResponse[bool]) ->
         ClientWatch(request, patience, lambda: wire.written),
         request.app[RETAINED].shelf() as shelf,
     ):
-        async with asyncio.TaskGroup() as tasks:
-            lanes = Lanes(request, wire.send, shelf, tasks)
-            ending = tasks.create_task(_end_in_time(request, wire, lanes))
-            try:
-                with suppress(ConnectionError):  # the client has left, which is no error
-                    await _read(request, wire, lanes)
-            except asyncio.CancelledError:
-                if not request.app[DRAIN].takes_back_cancel():
-                    raise
-                with suppress(ConnectionError):
-                    await lanes.interrupt(ServerShutdown())
-            if not lanes.closed:
-                ending.cancel()
-            lanes.cancel()
+        try:
+            await _play(request, wire, shelf)
+        except asyncio.CancelledError as cancelled:
+            forget_frames(cancelled)  # a TaskGroup's frame holds what it raises, and with that all that was played with
+            raise
+
+
+async def _play(request: web.Request, wire: "_Wire", shelf: Shelf) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        lanes = Lanes(request, wire.send, shelf, tasks)
+        ending = tasks.create_task(_end_in_time(request, wire, lanes))
+        try:
+            with suppress(ConnectionError):  # the client has left, which is no error
+                await _read(request, wire, lanes)
+        except asyncio.CancelledError:
+            if not request.app[DRAIN].takes_back_cancel():
+                raise
+            with suppress(ConnectionError):
+                await lanes.interrupt(ServerShutdown())
+        if not lanes.closed:
+            ending.cancel()
+        lanes.cancel()
 
 
 class _Wire:
@@ -75,6 +83,7 @@ async def _read(request: web.Request, wire: _Wire, lanes: Lanes) -> None:
         except Exception as exc:
             error = masked(exc)
         await wire.send(error_frame(error, lane))
+        forget_frames(error)
 
 
 async def _end_in_time(request: web.Request, wire: _Wire, lanes: Lanes) -> None:

@@ -91,6 +91,20 @@ def error_of(code: grpc.StatusCode, details: str | None, trailing: Iterable[tupl
     )
 
 
+def forget_frames(error: BaseException) -> None:
+    """Lets go of the frames that an error has passed, and its causes, once it is told: they hold all that was worked on.
+
+    A frame often holds its error in turn, and then both would live until the collector looks, which is rarely.
+    """
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            left += [other for other in (one.__cause__, one.__context__) if other is not None]
+
+
 def _bounded(message: str) -> str:
     return message[:MAX_MESSAGE_CHARS].encode("utf-8", "replace")[:MAX_DETAILS_BYTES].decode("utf-8", "ignore")
 

@@ -79,6 +79,8 @@ class Caller:
             try:
                 return await method(request, timeout=attempts.seconds_left(), metadata=metadata)
             except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+                if _is_our_cancellation(error):
+                    raise
                 await attempts.pause_or_raise(error)
 
     def stream(
@@ -116,6 +118,8 @@ class Replies(AsyncIterator[R]):
                 reply = await anext(self._arriving)
             except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
                 self.cancel()
+                if _is_our_cancellation(error):
+                    raise
                 await self._attempts.pause_or_raise(error)
                 self._call = None
             else:
@@ -159,24 +163,26 @@ class _Attempts:
         return None if self._until is None else max(self._until - self._clock(), 0.0)
 
     async def pause_or_raise(self, error: grpc.aio.AioRpcError | asyncio.CancelledError) -> None:
-        """Waits before the next attempt; raises `error` as what it is where there is none."""
-        remote = _named(error)
+        """Waits before the next attempt; raises what `error` is where there is none."""
         pause = random.uniform(0, self._longest_pause)
         left = self.seconds_left()
-        if not self.idempotent or remote.status is not grpc.StatusCode.UNAVAILABLE or (left is not None and left <= pause):
-            raise remote from error
+        has_time = left is None or left > pause
+        # what is raised has no name here: this frame would hold the error that holds the frame
+        if not (self.idempotent and has_time and _named(error).status is grpc.StatusCode.UNAVAILABLE):
+            raise _named(error) from error
         self._longest_pause = min(2 * self._longest_pause, LONGEST_PAUSE_SECONDS)
         await asyncio.sleep(pause)
 
 
 def _named(error: grpc.aio.AioRpcError | asyncio.CancelledError) -> RemoteError:
-    """The error of a call that ended; a cancellation of our own task goes on as it is.
-
-    A call that others cancelled was broken off by a stop, there or here, which is one way of being UNAVAILABLE.
-    """
+    """The error of a call that ended. One that others cancelled was broken off by a stop, there or here, which is one way of being
+    UNAVAILABLE."""
     if isinstance(error, grpc.aio.AioRpcError) and error.code() is not grpc.StatusCode.CANCELLED:
         return error_of(error.code(), error.details(), error.trailing_metadata() or ())
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-        raise error
     return error_of(grpc.StatusCode.UNAVAILABLE, "the call was broken off", ())
+
+
+def _is_our_cancellation(error: grpc.aio.AioRpcError | asyncio.CancelledError) -> bool:
+    """Was it not the call but our own task that was cancelled? That goes on as it is."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from prometheus_client import Histogram
 from structlog.contextvars import bind_contextvars
 
-from svckit.errors import InternalError, Metadata, PermissionMissing, ServiceError, status_of
+from svckit.errors import InternalError, Metadata, PermissionMissing, ServiceError, forget_frames, status_of
 from svckit.logs import get_logger
 from svckit.settings import GrpcSettings, SettingsError
 from svckit.telemetry import bind_trace, trace_of
@@ -180,6 +180,7 @@ class _Guard:
                     code = grpc.StatusCode.CANCELLED
                     raise
                 code, details, trailing = self._told(error)
+                forget_frames(error)
                 await context.abort(code, details, trailing)
             finally:
                 self._timer(code).observe(time.perf_counter() - started)

@@ -32,7 +32,6 @@ class Answer(AsyncIterator[bytes]):
         self._taker: Callable[[bytes], bool] | None = None
         self._news: asyncio.Future[None] | None = None
         self._error: Exception | None = None
-        self._raised: Exception | None = None
         self._patience = connection.patience
         self._patience.begin(self._expire)
         self._patience.since = self._loop.time()  # until the head is waited for, the request is on its way out
@@ -56,8 +55,7 @@ class Answer(AsyncIterator[bytes]):
         while not self.status and not self.is_over:
             await self._wait()
         if not self.status:
-            assert self._error is not None
-            raise self._error
+            raise self._told_error()
         if not self.is_over:
             self._patience.since = None
 
@@ -76,13 +74,9 @@ class Answer(AsyncIterator[bytes]):
             if not self.is_over:  # else the connection is another answer's by now
                 self._connection.go_on()
             return unread[0] if len(unread) == 1 else b"".join(unread)
-        if self._raised is not None:
-            raise self._raised
         if self._error is None:
             raise StopAsyncIteration
-        if isinstance(self._error, OSError):
-            raise EngineStreamInterrupted from self._error
-        raise self._error
+        raise self._told_error()
 
     async def whole(self) -> bytes:
         """All of the body. Raises EngineError where it is too large."""
@@ -130,7 +124,7 @@ class Answer(AsyncIterator[bytes]):
                     self._patience.since = self._loop.time()
                     return
             except Exception as exc:
-                self._raised = exc
+                self._error = exc
                 self.close()
                 self._wake()
                 return
@@ -148,7 +142,7 @@ class Answer(AsyncIterator[bytes]):
 
     def break_off(self, error: Exception) -> None:
         self._over()
-        self._error = self._error or error
+        self._error = self._error or (_interrupted(error) if self.status else error)
         self._wake()
 
     async def _wait(self) -> None:
@@ -173,7 +167,19 @@ class Answer(AsyncIterator[bytes]):
         self.is_over = True
         self._patience.end()
 
+    def _told_error(self) -> Exception:
+        """The error, to be raised. It is held no longer: it will hold the frames that it passes, and those hold this."""
+        assert self._error is not None
+        error, self._error = self._error, EngineStreamInterrupted()
+        return error
+
     def _expire(self) -> None:
         self._error = self._error or EngineTimeout()
         self.close()
         self._wake()
+
+
+def _interrupted(cause: Exception) -> EngineStreamInterrupted:
+    error = EngineStreamInterrupted()
+    error.__cause__ = cause
+    return error

@@ -144,6 +144,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
         self.patience.close()
+        del self._parser  # which holds this in turn
         self._let_write()
         receiver, self._receiver = self._receiver, None
         if receiver is None:

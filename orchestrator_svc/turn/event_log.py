@@ -59,6 +59,7 @@ class EventLog:
     def close(self) -> None:
         """Nothing is written any more."""
         self._is_closed = True
+        self._lost = _nobody  # whoever is told of a loss holds this log in turn
         self._waiting = []
         self._bytes = 0
         if self._timer is not None:
@@ -85,5 +86,10 @@ class EventLog:
             del self._waiting[: len(batch)]
 
     def _give_up(self) -> None:
+        lost = self._lost
         self.close()
-        self._lost()
+        lost()
+
+
+def _nobody() -> None:
+    """Is told when there is nobody to tell."""

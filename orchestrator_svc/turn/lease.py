@@ -28,7 +28,7 @@ class Lease:
         self._history = history
         self._owner = owner
         self._conversation_id = conversation_id
-        self._renewing = asyncio.create_task(self._renew())
+        self._renewing = asyncio.create_task(_renewed(history, owner, conversation_id, token))
         self.token = token
         self.is_spent = False
 
@@ -51,19 +51,21 @@ class Lease:
             await self.release()
         return saved
 
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(LIFETIME_SECONDS / 3)
-            try:
-                await self._history.renew(self._owner, self._conversation_id, self.token, LIFETIME_SECONDS)
-            except HistoryUnavailable:
-                continue
-            except RemoteError as error:
-                log.warning("a turn has lost its conversation", reason=error.reason, conversation_id=self._conversation_id)
-                return
-
 
 async def take_lease(history: History, owner: str, conversation_id: str) -> Lease:
     """Takes the lease of a conversation. Raises ConversationNotFound, RemoteError (conversation_locked) and HistoryUnavailable."""
     token = await history.acquire(owner, conversation_id, uuid.uuid4().hex, LIFETIME_SECONDS)
     return Lease(history, owner, conversation_id, token)
+
+
+async def _renewed(history: History, owner: str, conversation_id: str, token: int) -> None:
+    """Renews a lease until it is lost."""
+    while True:
+        await asyncio.sleep(LIFETIME_SECONDS / 3)
+        try:
+            await history.renew(owner, conversation_id, token, LIFETIME_SECONDS)
+        except HistoryUnavailable:
+            continue
+        except RemoteError as error:
+            log.warning("a turn has lost its conversation", reason=error.reason, conversation_id=conversation_id)
+            return

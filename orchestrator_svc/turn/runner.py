@@ -72,7 +72,6 @@ class _Runner:
         self._is_overdue = False
         self._cancelled_before = 0
         self._model: Batches | None = None
-        self._taker = None if around.hand_over is None else _Taker(self, around.hand_over)
         self._first: asyncio.Task[tuple[ModelEvent, ...] | None] | None = None
         self._unheard: Stopped | Cancelled | None = None
         self._tools: set[asyncio.Task[TurnEvent]] = set()
@@ -128,7 +127,9 @@ class _Runner:
                 await self._hang_up()
                 if self._unheard is not None:
                     return self._unheard
-                self._model = self._around.provider.call(self.turn.request, action, self._taker)
+                hand_over = self._around.hand_over
+                taker = None if hand_over is None else _Taker(self, hand_over)  # the model's alone: the runner must not hold who holds it
+                self._model = self._around.provider.call(self.turn.request, action, taker)
             case ListTools():
                 await self._hang_up()
                 self._tools = {asyncio.create_task(self._listed(server)) for server in action.servers}

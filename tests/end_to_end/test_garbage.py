@@ -1,0 +1,159 @@
+"""What a request was made of dies with it: nothing of ours is left for the collector, which looks rarely, and a context may be large.
+
+All rooms run in the test's own process, so that what they leave behind can be looked at.
+"""
+
+import asyncio
+import gc
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import aiohttp
+import pytest
+
+from launcher.rooms import ROOMS, Source, load_settings, open_rooms
+from tests.end_to_end.client import Client
+from tests.fakes.engine import FakeEngine
+from tests.fakes.mcp_server import FakeMcpServer
+from tests.fakes.scripts import function_call, hang_up, status, text
+from tests.fakes.secrets import marker
+
+OURS = ("history_svc.", "orchestrator_svc.", "http_edge.", "svckit.", "launcher.")
+# aiohttp's connection and its WebSocket hold one another; there is nothing large in them
+OF_AIOHTTP = "http_edge.listener.Connection"
+KEY = marker("key-of-garbage")
+Use = Callable[[Client, FakeEngine], Awaitable[None]]
+
+
+@pytest.fixture
+async def ada(postgres: str, database: str, engine_port: int, engine: FakeEngine, http: aiohttp.ClientSession) -> AsyncIterator[Client]:
+    """A client of rooms in this process."""
+    flags: dict[str, dict[str, object]] = {
+        "history": {"database_url": database, "sweep_interval_seconds": 0.0},
+        "engine": {"url": f"http://127.0.0.1:{engine_port}/v1"},
+        "edge": {"port": 0},
+        "orchestrator": {"background_turns": 1},
+        "outbound": {"allow_hosts": ["127.0.0.1"]},
+    }
+    async with open_rooms(frozenset(ROOMS), load_settings(Source(None, {}, flags))) as opened:
+        yield Client(http, opened.addresses["edge"], KEY)
+
+
+@contextmanager
+def collected() -> Iterator[list[str]]:
+    """What the collector finds that was made inside, of ours."""
+    found: list[str] = []
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found += [name for one in gc.garbage if (name := _name_of(one)).startswith(OURS) and name != OF_AIOHTTP]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def _name_of(one: object) -> str:
+    kind = one if isinstance(one, type) else type(one)
+    frame = getattr(one, "cr_frame", None) or getattr(one, "ag_frame", None) or getattr(one, "gi_frame", None)
+    module = frame.f_globals["__name__"] if frame is not None else getattr(one, "__module__", None) or kind.__module__
+    return f"{module}.{getattr(one, '__qualname__', kind.__qualname__)}"
+
+
+async def _streamed(ada: Client, engine: FakeEngine) -> None:
+    await ada.stream("go")
+
+
+async def _whole(ada: Client, engine: FakeEngine) -> None:
+    await ada.create("go")
+
+
+async def _chained(ada: Client, engine: FakeEngine) -> None:
+    first = await ada.create("go")
+    second = await ada.stream("on", previous_response_id=first["id"])
+    await ada.input_items(second.response["id"])
+    await ada.delete(second.response["id"])
+
+
+async def _relayed(ada: Client, engine: FakeEngine) -> None:
+    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "store": False})
+    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "store": False, "stream": True})
+
+
+async def _refused(ada: Client, engine: FakeEngine) -> None:
+    await ada.request("POST", "/v1/responses", b"{")
+    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "temperature": "hot"})
+    await ada.request("GET", "/v1/responses/resp_nothing")
+    await ada.request("GET", "/nothing")
+
+
+async def _engine_refuses(ada: Client, engine: FakeEngine) -> None:
+    engine.play(status(400, {"error": {"message": "no"}}), status(503, "busy"))
+    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go"})
+    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "stream": True})
+
+
+async def _engine_breaks_off(ada: Client, engine: FakeEngine) -> None:
+    engine.play(text("one two three").cut(events=6, ending="reset"), hang_up())
+    await ada.stream("go")
+    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go"})
+
+
+async def _left(ada: Client, engine: FakeEngine) -> None:
+    engine.play(text("one two three").hold(asyncio.Event(), before=6))
+    async with ada.streaming("go") as answer:
+        await answer.content.readuntil(b"response.output_text.delta")
+    await (await engine.request(0)).closed.wait()
+
+
+async def _relay_left(ada: Client, engine: FakeEngine) -> None:
+    engine.play(text("one two three").hold(asyncio.Event(), before=6))
+    async with ada.streaming("go", store=False) as answer:
+        await answer.content.readuntil(b"response.output_text.delta")
+    await (await engine.request(0)).closed.wait()
+
+
+async def _in_a_conversation(ada: Client, engine: FakeEngine) -> None:
+    made = (await ada.request("POST", "/v1/conversations", {"items": [{"role": "user", "content": "before"}]})).json
+    await ada.stream("go", conversation=made["id"])
+    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "conversation": "conv_nothing"})
+
+
+async def _tools(ada: Client, engine: FakeEngine) -> None:
+    async with FakeMcpServer() as server:
+        tool = {"type": "mcp", "server_label": "docs", "server_url": server.url, "require_approval": "never"}
+        engine.play(function_call("docs__echo", {"text": "hi"}, "call_e"), text("done"))
+        await ada.stream("go", tools=[tool])
+
+
+async def _in_background(ada: Client, engine: FakeEngine) -> None:
+    answer = await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "background": True, "stream": True})
+    assert b"response.completed" in answer.body
+
+
+async def _by_socket(ada: Client, engine: FakeEngine) -> None:
+    async with ada.http.ws_connect(f"{ada.url}/v1/responses", headers={"authorization": f"Bearer {KEY}"}) as socket:
+        await socket.send_str(json.dumps({"type": "response.create", "model": "m", "input": "go"}))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(10):
+                while "response.completed" not in str((await socket.receive()).data):
+                    pass
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        *(_streamed, _whole, _chained, _in_a_conversation, _in_background, _by_socket, _tools, _relayed),
+        *(_refused, _engine_refuses, _engine_breaks_off, _left, _relay_left),
+    ],
+)
+async def test_nothing_of_ours_is_left_for_the_collector(ada: Client, engine: FakeEngine, use: Use) -> None:
+    await use(ada, engine)
+    with collected() as found:
+        await use(ada, engine)
+        await asyncio.sleep(0.2)
+    assert sorted(found) == []

@@ -13,6 +13,7 @@ from aiohttp.http_exceptions import ContentEncodingError, LineTooLong
 from http_edge.client_watch import ClientWatch
 from http_edge.drain import DRAIN
 from http_edge.errors import BadHttp, HeadersTooLarge, UnknownEncoding, error_response, from_aiohttp, masked
+from http_edge.middlewares import HEAD_MADE
 from http_edge.settings import EdgeSettings
 from http_edge.streamed_answer import StreamedAnswer
 from svckit.errors import ServiceError
@@ -98,7 +99,7 @@ class Connection(web.RequestHandler):
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answers what is no HTTP request, in the usual shape. aiohttp's own message and log line would repeat the headers."""
-        if request.writer.output_size > 0:
+        if HEAD_MADE in request or request.writer.output_size > 0:
             raise ConnectionResetError("the answer has begun already")
         response = _outside_of_routes(_not_http(status, exc))
         response.force_close()

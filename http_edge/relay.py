@@ -101,7 +101,7 @@ async def _answer(request: web.Request, head: RelayHead, replies: Replies[RelayR
     await response.prepare(request)
     _relayed(request.path, head.status).inc()
     with ClientWatch(request, request.app[EDGE_SETTINGS].client_timeout_seconds):
-        if not replies.is_behind:
+        if not (replies.is_behind or replies.is_at_end):
             response.send_head_soon()
         replies.hand_to(partial(_written_at_once, response))
         async for reply in replies:

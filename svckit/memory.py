@@ -7,6 +7,7 @@ import ctypes
 import gc
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 # Values of a turn are trees, which die with their last reference: looking for cycles is worth it only now and then, and not after each 700
@@ -19,8 +20,9 @@ _MALLOC = ((-1, 32 * 1024 * 1024), (-2, 1024 * 1024), (-3, 4 * 1024 * 1024))
 # Linux's madvise(2), since 6.1.
 _MADV_COLLAPSE = 25
 _SMAPS = Path("/proc/self/smaps")
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0\b")
-_HELD = re.compile(r"Rss:\s+(\d+) kB")
+_WANTED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0\b")
+_HELD = re.compile(rb"Rss:\s+(\d+) kB")
 
 
 def keep_freed_memory() -> None:
@@ -43,13 +45,19 @@ def keep_what_is_here() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY)
+    use_huge_pages()
+
+
+def use_huge_pages() -> None:
+    """Moves what is in memory to huge pages, where the kernel can and the machine's operator has not forbidden them."""
     madvise = getattr(ctypes.CDLL(None), "madvise", None)
-    if madvise is not None and _SMAPS.exists():
-        for start, size in collapsible(_SMAPS.read_text()):
-            madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_COLLAPSE)
+    with suppress(OSError):  # no Linux, or one that does not let us look
+        if madvise is not None and b"[never]" not in _WANTED.read_bytes():
+            for start, size in collapsible(_SMAPS.read_bytes()):
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_COLLAPSE)
 
 
-def collapsible(smaps: str) -> Iterator[tuple[int, int]]:
+def collapsible(smaps: bytes) -> Iterator[tuple[int, int]]:
     """Start and size of the memory, in whole huge pages, that could be in them without growing much, from what proc(5) tells of it.
 
     That is what belongs to no file and is nearly all in use; a thread's stack is not, and would fill what it never needs.

@@ -1,11 +1,12 @@
 """A bound on many short waits, one after the other, that costs next to nothing as long as none of them is too long.
 
 `asyncio.timeout` arms a timer for each wait and cancels it again, which is dear where waits end thousands of times a second. Here one
-timer serves all waits of all users: it is armed again when it fires, not when a wait or a user begins.
+timer serves all waits of all users: it is armed again when it fires during one, and when a user begins after it has fired in vain.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 
 
 class Patience:
@@ -48,7 +49,8 @@ class Patience:
 
     def _look_at(self, due: float) -> None:
         """Looks then, or earlier: as early as a wait could be due that begins after this."""
-        self._timer = self._loop.call_at(min(due, self._loop.time() + min(self._first, self._later)), self._look)
+        due = min(due, self._loop.time() + min(self._first, self._later))
+        self._timer = self._loop.call_at(due, self._look, context=Context())  # it outlives the user whose context this is
 
     def _look(self) -> None:
         self._timer = None

@@ -158,8 +158,7 @@ class Answer(AsyncIterator[bytes]):
 
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
-            if not self.is_over:
-                self._patience.since = None  # should the timer be due in this very moment, it is too late
+            self._patience.since = None  # should the timer be due in this very moment, it is too late
             self._news.set_result(None)
 
     def _over(self) -> None:

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection to a server, which carries one exchange after the other: a request out, the bytes of its answer in.
 
 llhttp parses (by httptools), and what it finds goes to the exchange's receiver in the callback that read it: between a network read and
-what is done with it stands no wake-up of a task. Addresses, deadlines and what the bytes mean are others' business.
+what is done with it stands no wake-up of a task. How long a receiver waits, addresses and what the bytes mean are others' business.
 """
 
 import asyncio
@@ -101,6 +101,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Breaks the connection; the receiver hears no more."""
+        self.patience.close()  # also of one that was lost before its receiver came
         self._receiver = None
         self._transport.abort()
 

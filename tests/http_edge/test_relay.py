@@ -167,6 +167,12 @@ async def test_an_answer_that_breaks_off_is_not_ended_cleanly(house: House, head
         await answer.read()
 
 
+async def test_an_answer_that_breaks_off_before_its_head_has_left_is_none(house: House) -> None:
+    house.orchestrator.relay = lambda request: playing(head(200), Broken())
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await house.create(BODY)
+
+
 @pytest.mark.parametrize("steps", [[Broken()], [], [chunk(b"no head")]], ids=["error", "nothing", "no head"])
 async def test_no_answer_of_the_engine_is_an_error_in_our_shape(house: House, steps: list[object]) -> None:
     house.orchestrator.relay = lambda request: playing(*steps)

@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,9 +19,10 @@ from orchestrator_svc.errors import EngineError, EngineStreamInterrupted, Engine
 from orchestrator_svc.providers import engine_http, http_answer
 from orchestrator_svc.providers.engine_http import EngineHttp, open_engine_http
 from orchestrator_svc.providers.http_answer import Answer
-from orchestrator_svc.providers.http_connection import MAX_HEAD_BYTES
+from orchestrator_svc.providers.http_connection import MAX_HEAD_BYTES, Connection
 from orchestrator_svc.providers.relay import relayed
 from orchestrator_svc.settings import EngineSettings, OrchestratorSettings
+from svckit.patience import Patience
 from svckit.settings import SettingsError
 from tests.fakes.certificates import certificate_for
 
@@ -558,10 +560,11 @@ async def test_an_engine_is_not_blamed_for_what_this_process_did_not_read_in_tim
         playing.join()
 
 
-async def test_each_answer_of_a_connection_has_its_own_time_however_soon_it_follows() -> None:
+@pytest.mark.parametrize("written", [(WHOLE,), (WHOLE.removesuffix(b"ok"), b"o", b"k")])
+async def test_each_answer_of_a_connection_has_its_own_time_however_soon_it_follows(written: tuple[bytes, ...]) -> None:
     async def play(peer: Peer) -> None:
         await peer.asked()
-        await peer.say(WHOLE.removesuffix(b"ok"), b"o", b"k")
+        await peer.say(*written)
         await peer.asked()
 
     async def follow(http: EngineHttp) -> None:
@@ -570,13 +573,55 @@ async def test_each_answer_of_a_connection_has_its_own_time_however_soon_it_foll
         await post(http)
 
     async with serving(play) as server, client(server, SOON) as http:
+        following = asyncio.create_task(follow(http))
         with await post(http) as answer:
-            following = asyncio.create_task(follow(http))
             assert await answer.whole() == b"ok"
-        await asyncio.sleep(0)
         with pytest.raises(EngineTimeout):
             await following
         assert [len(heads) for heads in server.heads] == [2]
+
+
+async def test_what_has_come_whole_may_be_read_late_and_is_held_no_longer() -> None:
+    async def play(peer: Peer) -> None:
+        await peer.asked()
+        await peer.say(WHOLE)
+
+    async with serving(play) as server, client(server, SOON) as http:
+        with await post(http) as answer:
+            await asyncio.sleep(0.5)
+            assert await answer.whole() == b"ok"
+        held = weakref.ref(answer)
+        del answer
+        assert held() is None
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_connection_that_is_lost_leaves_no_timer(asks: bool) -> None:
+    """Whether it is lost under an answer, or before there was a request."""
+    kept: list[Patience] = []
+
+    async def play(peer: Peer) -> None:
+        if asks:
+            await peer.asked()
+        peer.writer.transport.abort()
+
+    async with serving(play) as server, client(server) as http:
+        opened = http._opened
+
+        async def noted() -> Connection:
+            connection = await opened()
+            kept.append(connection.patience)
+            if not asks:
+                while not connection.is_lost:
+                    await asyncio.sleep(0.01)
+            return connection
+
+        http._opened = noted  # type: ignore[method-assign]
+        for _ in range(3):
+            with pytest.raises(EngineUnavailable):
+                await post(http)
+        await asyncio.sleep(0.1)
+        assert [patience._timer is None or patience._timer.cancelled() for patience in kept] == [True] * 3
 
 
 async def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,9 @@ class _Guard:
                     raise
                 code, details, trailing = self._told(error)
                 forget_frames(error)
-                await context.abort(code, details, trailing)
+                aborting = context.abort(code, details, trailing)
+                del request, context  # gRPC holds what this raises, and with it this frame
+                await aborting
             finally:
                 self._timer(code).observe(time.perf_counter() - started)
 

@@ -15,6 +15,7 @@ from svckit.grpc_client import Caller
 from svckit.grpc_server import MAX_MESSAGE_BYTES, hand_over_of
 from svckit.settings import GrpcSettings
 from svckit.telemetry import Trace, bind_trace, current_trace
+from tests.fakes.garbage import collected
 from tests.svckit.scripted import LOCAL_WAYS, PATIENCE, WAYS, LoadRequest, Part, Reply, Request, Wired, Words, part, soon, texts, wired
 from turnkeep.history.v1.history_pb2 import DeleteResponseRequest
 
@@ -100,6 +101,30 @@ async def test_an_error_of_ours_arrives_whole_with_non_ascii_details(wire: Wired
     assert raised.value.param == "name"
     assert raised.value.headers == {"retry-after": "3"}
     assert raised.value.message == "Nothing called 'Zoë' here: 这里没有，非常抱歉."
+
+
+async def test_a_call_that_failed_leaves_nothing_for_the_collector(wire: Wired) -> None:
+    """What frames hold of a large request would stay until it looks."""
+
+    async def fail(request: Request, context: grpc.aio.ServicerContext) -> Reply:
+        kept = Missing(name="x")
+        raise kept
+
+    async def fail_later(request: LoadRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[Part]:
+        yield part("first")
+        await fail(Request(), context)
+
+    async def calls() -> None:
+        for call in (wire.get, wire.loaded):
+            with suppress(RemoteError):
+                await call()
+        await asyncio.sleep(0.05)
+
+    wire.service.unary, wire.service.stream = fail, fail_later
+    await calls()
+    with collected() as found:
+        await calls()
+    assert sorted(found) == []
 
 
 async def test_abort_brings_status_details_and_trailing_metadata(wire: Wired) -> None:

@@ -68,7 +68,10 @@ class _GuardedNetwork(httpcore2.AsyncNetworkBackend):
                 return await self._network.connect_tcp(address, port, min(bound, timeout or bound), local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as exc:
                 failure = exc
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # it holds this frame now
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None

@@ -21,6 +21,7 @@ from orchestrator_svc.settings import McpSettings, Settings
 from orchestrator_svc.tools.base import ListedTool, McpServer, ToolCall, ToolFailed, ToolResult
 from orchestrator_svc.tools.caps import capped
 from orchestrator_svc.tools.mcp_endpoint import Endpoint, Endpoints
+from svckit.errors import forget_frames
 from svckit.json_text import halves_joined
 from svckit.lifecycle import Background
 from svckit.settings import environment
@@ -100,6 +101,7 @@ class McpClient:
             listed = await sessions.tools(endpoint)
         except ToolFailed as failed:
             self._forget_running(endpoint)
+            forget_frames(failed)
             return failed
         tools = tuple(_listed(tool, endpoint) for tool in listed if tool.name)
         if self._forget_running(endpoint):

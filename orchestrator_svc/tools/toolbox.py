@@ -16,6 +16,7 @@ from orchestrator_svc.request import ToolKinds
 from orchestrator_svc.settings import OrchestratorSettings
 from orchestrator_svc.tools.base import Handler, ListedTool, Lister, McpServer, ToolCall, ToolFailed, ToolResult
 from orchestrator_svc.tools.caps import bounded
+from svckit.errors import forget_frames
 from svckit.logs import get_logger
 
 CALLS = Counter("turnkeep_orchestrator_tool_calls_total", "Calls of gateway-owned tools, by kind and outcome.", ["kind", "outcome"])
@@ -62,6 +63,7 @@ class Toolbox:
         except TimeoutError:
             return _failure(f"The tool did not answer within {seconds:g} seconds.")
         except ToolFailed as failure:
+            forget_frames(failure)
             return replace(_failure(failure.message), public=failure.public)
         except Exception as exc:
             return _failure(_masked(call.tool.kind, exc))
@@ -98,4 +100,5 @@ def _failure(message: str) -> ToolResult:
 def _masked(what: str, error: Exception) -> str:
     error_id = f"err_{secrets.token_hex(8)}"
     log.error("a tool failed", tool=what, error_id=error_id, exc_info=error)
+    forget_frames(error)
     return f"The tool failed inside the gateway (error id {error_id})."

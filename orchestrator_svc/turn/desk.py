@@ -34,7 +34,7 @@ from orchestrator_svc.turn.opening import Opening
 from orchestrator_svc.turn.runner import Surroundings, run
 from orchestrator_svc.turn.state import Phase, Turn
 from orchestrator_svc.turn_queue import patiently
-from svckit.errors import ServiceError
+from svckit.errors import ServiceError, forget_frames
 from svckit.grpc_server import HandOver
 from svckit.lifecycle import Background
 from svckit.logs import get_logger
@@ -192,6 +192,7 @@ class Desk:
         try:
             return ToolsListed(mcp, await self._toolbox.list(mcp.server))
         except ToolFailed as failure:
+            forget_frames(failure)
             return ToolsListed(mcp, error=failure.message)
 
     async def _run_tool(self, holder: str, turn: Turn, call: ToolCall) -> ToolResult:

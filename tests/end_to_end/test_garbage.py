@@ -19,8 +19,8 @@ from tests.fakes.mcp_server import FakeMcpServer
 from tests.fakes.scripts import function_call, hang_up, status, text
 from tests.fakes.secrets import marker
 
-# aiohttp's connection and its WebSocket hold one another; there is nothing large in them
-OF_AIOHTTP = "http_edge.listener.Connection"
+# Of cycles inside libraries, and nothing large: aiohttp's connection and its WebSocket, a session that the MCP SDK could not open.
+OF_LIBRARIES = ("http_edge.listener.Connection", "orchestrator_svc.tools.mcp_", "orchestrator_svc.outbound_transport.")
 KEY = marker("key-of-garbage")
 Use = Callable[[Client, FakeEngine], Awaitable[None]]
 
@@ -29,10 +29,10 @@ Use = Callable[[Client, FakeEngine], Awaitable[None]]
 async def ada(postgres: str, database: str, engine_port: int, engine: FakeEngine, http: aiohttp.ClientSession) -> AsyncIterator[Client]:
     """A client of rooms in this process."""
     flags: dict[str, dict[str, object]] = {
-        "history": {"database_url": database, "sweep_interval_seconds": 0.0},
+        "history": {"listen": "", "database_url": database, "sweep_interval_seconds": 0.0},
         "engine": {"url": f"http://127.0.0.1:{engine_port}/v1"},
         "edge": {"port": 0},
-        "orchestrator": {"background_turns": 1},
+        "orchestrator": {"listen": "", "background_turns": 1},
         "outbound": {"allow_hosts": ["127.0.0.1"]},
     }
     async with open_rooms(frozenset(ROOMS), load_settings(Source(None, {}, flags))) as opened:
@@ -105,6 +105,12 @@ async def _tools(ada: Client, engine: FakeEngine) -> None:
         await ada.stream("go", tools=[tool])
 
 
+async def _tool_out_of_reach(ada: Client, engine: FakeEngine) -> None:
+    tool = {"type": "mcp", "server_label": "docs", "server_url": "http://127.0.0.1:9/mcp", "require_approval": "never"}
+    engine.play(text("done"))
+    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "tools": [tool], "stream": True})
+
+
 async def _in_background(ada: Client, engine: FakeEngine) -> None:
     answer = await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "background": True, "stream": True})
     assert b"response.completed" in answer.body
@@ -123,7 +129,7 @@ async def _by_socket(ada: Client, engine: FakeEngine) -> None:
     "use",
     [
         *(_streamed, _whole, _chained, _in_a_conversation, _in_background, _by_socket, _tools, _relayed),
-        *(_refused, _engine_refuses, _engine_breaks_off, _left, _relay_left),
+        *(_tool_out_of_reach, _refused, _engine_refuses, _engine_breaks_off, _left, _relay_left),
     ],
 )
 async def test_nothing_of_ours_is_left_for_the_collector(ada: Client, engine: FakeEngine, use: Use) -> None:
@@ -131,4 +137,4 @@ async def test_nothing_of_ours_is_left_for_the_collector(ada: Client, engine: Fa
     with collected() as found:
         await use(ada, engine)
         await asyncio.sleep(0.2)
-    assert sorted({*found} - {OF_AIOHTTP}) == []
+    assert sorted(name for name in found if not name.startswith(OF_LIBRARIES)) == []

@@ -16,7 +16,7 @@ from http_edge.errors import BadHttp, HeadersTooLarge, UnknownEncoding, error_re
 from http_edge.middlewares import HEAD_MADE
 from http_edge.settings import EdgeSettings
 from http_edge.streamed_answer import StreamedAnswer
-from svckit.errors import ServiceError
+from svckit.errors import ServiceError, forget_frames
 from svckit.settings import SettingsError
 from svckit.telemetry import trace_of
 
@@ -100,6 +100,8 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answers what is no HTTP request, in the usual shape. aiohttp's own message and log line would repeat the headers."""
         if HEAD_MADE in request or request.writer.output_size > 0:
+            if exc is not None:
+                forget_frames(exc)  # aiohttp's task holds what this raises, and that what it was raised for
             raise ConnectionResetError("the answer has begun already")
         response = _outside_of_routes(_not_http(status, exc))
         response.force_close()

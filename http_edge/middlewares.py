@@ -70,27 +70,10 @@ async def answered(request: web.Request, handler: Handler) -> web.StreamResponse
     except ConnectionError:
         raise
     except Exception as exc:
-        answer = _answer_to(exc, request)
-        forget_frames(exc)
-        return answer
-
-
-def _error_of(exc: Exception, request: web.Request) -> ServiceError:
-    if isinstance(exc, web.HTTPException):
-        return from_aiohttp(exc, request)
-    return exc if isinstance(exc, ServiceError) else masked(exc)
-
-
-def _answer_to(exc: Exception, request: web.Request) -> web.StreamResponse:
-    error = _error_of(exc, request)
-    if HEAD_MADE in request:
-        # Another answer has begun: only a connection that breaks off tells the client that it will not end.
-        log.warning("answer broke off", reason=error.reason, message=error.message)
-        raise ConnectionResetError(error.reason)
-    response = error_response(error)
-    if response.status >= web.HTTPInternalServerError.status_code:
-        log.warning("request failed", status=response.status, reason=error.reason, message=error.message)
-    return response
+        try:
+            return _answer_to(exc, request)
+        finally:
+            forget_frames(exc)
 
 
 @web.middleware
@@ -137,6 +120,24 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Expose-Headers"] = "x-request-id, retry-after"
         response.headers.add("Vary", "Origin")
+
+
+def _answer_to(exc: Exception, request: web.Request) -> web.StreamResponse:
+    error = _error_of(exc, request)
+    if HEAD_MADE in request:
+        # Another answer has begun: only a connection that breaks off tells the client that it will not end.
+        log.warning("answer broke off", reason=error.reason, message=error.message)
+        raise ConnectionResetError(error.reason)
+    response = error_response(error)
+    if response.status >= web.HTTPInternalServerError.status_code:
+        log.warning("request failed", status=response.status, reason=error.reason, message=error.message)
+    return response
+
+
+def _error_of(exc: Exception, request: web.Request) -> ServiceError:
+    if isinstance(exc, web.HTTPException):
+        return from_aiohttp(exc, request)
+    return exc if isinstance(exc, ServiceError) else masked(exc)
 
 
 def _status_left_by(request: web.Request) -> int:

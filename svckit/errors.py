@@ -92,17 +92,15 @@ def error_of(code: grpc.StatusCode, details: str | None, trailing: Iterable[tupl
 
 
 def forget_frames(error: BaseException) -> None:
-    """Lets go of the frames that an error has passed, and its causes, once it is told: they hold all that was worked on.
+    """Lets go of what an error has come through, once it is told: its causes, and the frames that all of them have passed.
 
-    A frame often holds its error in turn, and then both would live until the collector looks, which is rarely.
+    Frames hold what was worked on, and often their error in turn: then both would live until the collector looks, which is rarely.
     """
-    left, seen = [error], set[int]()
+    left: list[BaseException | None] = [error]
     while left:
-        one = left.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = None
-            left += [other for other in (one.__cause__, one.__context__) if other is not None]
+        if (one := left.pop()) is not None:
+            left += one.__cause__, one.__context__
+            one.__traceback__ = one.__cause__ = one.__context__ = None
 
 
 def _bounded(message: str) -> str:

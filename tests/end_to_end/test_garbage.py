@@ -85,6 +85,12 @@ async def _left(ada: Client, engine: FakeEngine) -> None:
     await (await engine.request(0)).closed.wait()
 
 
+async def _relay_breaks_off(ada: Client, engine: FakeEngine) -> None:
+    engine.play(text("one two three").cut(events=6, ending="reset"))
+    with suppress(aiohttp.ClientError):
+        await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "store": False, "stream": True})
+
+
 async def _relay_left(ada: Client, engine: FakeEngine) -> None:
     engine.play(text("one two three").hold(asyncio.Event(), before=6))
     async with ada.streaming("go", store=False) as answer:
@@ -129,7 +135,7 @@ async def _by_socket(ada: Client, engine: FakeEngine) -> None:
     "use",
     [
         *(_streamed, _whole, _chained, _in_a_conversation, _in_background, _by_socket, _tools, _relayed),
-        *(_tool_out_of_reach, _refused, _engine_refuses, _engine_breaks_off, _left, _relay_left),
+        *(_tool_out_of_reach, _refused, _engine_refuses, _engine_breaks_off, _relay_breaks_off, _left, _relay_left),
     ],
 )
 async def test_nothing_of_ours_is_left_for_the_collector(ada: Client, engine: FakeEngine, use: Use) -> None:

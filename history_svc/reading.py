@@ -40,12 +40,13 @@ async def rows(connection: Connection, name: str, values: Values) -> list[TupleR
         return await cursor.fetchall()
 
 
-async def streamed(connection: Connection, name: str, values: Values) -> list[TupleRow]:
+async def streamed(connection: Connection, name: str, values: Values) -> AsyncGenerator[TupleRow, None]:
     """The rows of a statement with large rows: each is taken over while the server makes the next, and not all of them at the end."""
     async with connection.cursor() as cursor:
         stream = cast("AsyncGenerator[TupleRow, None]", cursor.stream(STATEMENTS[name], values, binary=True))
         async with aclosing(stream) as arriving:
-            return [row async for row in arriving]
+            async for row in arriving:
+                yield row
 
 
 async def written(connection: Connection, name: str, values: Values) -> TupleRow:

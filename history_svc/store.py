@@ -5,6 +5,7 @@ that wait, and event logs have stores of their own.
 """
 
 from collections.abc import Sequence
+from contextlib import aclosing
 
 from prometheus_client import Histogram
 from psycopg.errors import NoDataFound
@@ -50,6 +51,7 @@ from svckit.errors import ServiceError
 from svckit.ids import tree_key_of
 
 HEAD_COLUMNS = 9  # of a loaded context, before those of its items
+_BYTES = HEAD_COLUMNS + 2
 
 LOAD_SECONDS = Histogram("turnkeep_history_load_seconds", "Seconds to load a context from the database.")
 COMMIT_SECONDS = Histogram("turnkeep_history_commit_seconds", "Seconds to commit a turn to the database.")
@@ -80,18 +82,17 @@ class Store:
     async def _loaded(self, key: Values, missing: ServiceError) -> Context:
         values = {**key, "limit": self._context_limit, "large": MESSAGE_BYTES}
         with LOAD_SECONDS.time():
-            found = await self._pools.read.run(lambda connection: streamed(connection, "load_context", values))
+            found, size = await self._pools.read.run(lambda connection: _within_limit(connection, values, self._context_limit))
         if not found:
             raise missing
-        return self._context(key, found, missing.param)
+        if size > self._context_limit:
+            raise ContextTooLarge(id=key["response_id"] or key["conversation_id"], limit=self._context_limit, param=missing.param)
+        return self._context(key, found, size)
 
-    def _context(self, key: Values, found: Sequence[TupleRow], param: str | None) -> Context:
+    def _context(self, key: Values, found: Sequence[TupleRow], size: int) -> Context:
         status, model, parent_id, open_calls, firsts, ends, next_seq, carried, resume_state = found[0][:HEAD_COLUMNS]
         checkpoint = spans_of(firsts, ends)
         parts = [row[HEAD_COLUMNS:] for row in found if row[HEAD_COLUMNS] is not None]  # the one row of an empty checkpoint has no items
-        size = parts[-1][2] if parts else 0
-        if size > self._context_limit:
-            raise ContextTooLarge(id=key["response_id"] or key["conversation_id"], limit=self._context_limit, param=param)
         check_complete(key, checkpoint, sum(part[0] for part in parts))
         tokens = sum(part[1] for part in parts)
         tree_full = next_seq > self._tree_max_items
@@ -262,6 +263,18 @@ def _place_of_claim(owner: str, claim_id: str, response_id: str) -> Values:
     if tree_key is None:
         raise ClaimNotFound(claim_id=claim_id, response_id=response_id)
     return {"tree_key": tree_key, "owner": owner, "claim_id": claim_id, "response_id": response_id}
+
+
+async def _within_limit(connection: Connection, values: Values, limit: int) -> tuple[list[TupleRow], int]:
+    """The rows of a context, and what its prompts come to in bytes; what lies past the limit is counted and not kept."""
+    found: list[TupleRow] = []
+    size = 0
+    async with aclosing(streamed(connection, "load_context", values)) as arriving:
+        async for row in arriving:
+            size += row[_BYTES] or 0  # the one row of an empty checkpoint has none
+            if size <= limit or not found:
+                found.append(row)
+    return found, size
 
 
 def _pieces(parts: Sequence[TupleRow]) -> list[Piece]:

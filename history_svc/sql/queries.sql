@@ -5,17 +5,18 @@
 -- The context that a continuation of a response or of a conversation starts from (the id of the other one is empty), as one row per 32 neighbouring items at most; the head's columns stand on the first row only.
 -- A lateral per range, and per 32 numbers of it, behind `offset 0`: without that fence the planner compares every range with every item. The prompts
 -- are joined here because a row per item costs the reader twice the time, and no more of them because longer strings cost both sides more. `lengths` and `origins` come where the reader must take a row apart:
--- where an item belongs to one provider, or the row is large. Past the limit the prompts stay here, and the reader sees it at `bytes_so_far`.
-select case when x.row is null or x.row = 1 then r.status end as status,
-       case when x.row is null or x.row = 1 then r.model end as model,
-       case when x.row is null or x.row = 1 then r.parent_id end as parent_id,
-       case when x.row is null or x.row = 1 then r.open_calls end as open_calls,
-       case when x.row is null or x.row = 1 then firsts_of(r.checkpoint) end as firsts,
-       case when x.row is null or x.row = 1 then ends_of(r.checkpoint) end as ends,
-       case when x.row is null or x.row = 1 then t.next_seq end as next_seq,
-       case when x.row is null or x.row = 1 then r.carried end as carried,
-       case when x.row is null or x.row = 1 then r.resume_state end as resume_state,
-       x.items, x.tokens, x.bytes_so_far, case when x.bytes_so_far <= %(limit)s then x.prompts end as prompts, x.lengths, x.origins
+-- where an item belongs to one provider, or the row is large. A row that is past the limit by itself comes without its prompts; what the rows come
+-- to together the reader counts, for a window over them would copy each once more.
+select case when x.is_first is not false then r.status end as status,
+       case when x.is_first is not false then r.model end as model,
+       case when x.is_first is not false then r.parent_id end as parent_id,
+       case when x.is_first is not false then r.open_calls end as open_calls,
+       case when x.is_first is not false then firsts_of(r.checkpoint) end as firsts,
+       case when x.is_first is not false then ends_of(r.checkpoint) end as ends,
+       case when x.is_first is not false then t.next_seq end as next_seq,
+       case when x.is_first is not false then r.carried end as carried,
+       case when x.is_first is not false then r.resume_state end as resume_state,
+       x.items, x.tokens, x.bytes, case when x.bytes <= %(limit)s then x.prompts end as prompts, x.lengths, x.origins
 from (
   select r.status, r.model, r.parent_id, r.open_calls, r.checkpoint, r.carried, r.resume_state
   from response r
@@ -27,7 +28,7 @@ from (
   where c.tree_key = %(tree_key)s::bigint and c.conversation_id = %(conversation_id)s and c.owner = %(owner)s) as r
 join tree t on t.tree_key = %(tree_key)s::bigint and t.owner = %(owner)s
 left join lateral (
-  select c.*, row_number() over () as row, (sum(c.bytes) over (rows unbounded preceding))::bigint as bytes_so_far
+  select c.*, g.place = 1 and s.first = lower(g.span) as is_first
   from unnest(r.checkpoint) with ordinality as g(span, place)
   cross join generate_series(lower(g.span), upper(g.span) - 1, 32) as s(first)
   cross join lateral (

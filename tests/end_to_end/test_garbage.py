@@ -5,8 +5,7 @@ All rooms run in the test's own process, so that what they leave behind can be l
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import aiohttp
 import pytest
@@ -55,27 +54,27 @@ async def _chained(ada: Client, engine: FakeEngine) -> None:
 
 
 async def _relayed(ada: Client, engine: FakeEngine) -> None:
-    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "store": False})
-    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "store": False, "stream": True})
+    for stream in (False, True):
+        assert await _status_of(ada, {"model": "m", "input": "go", "store": False, "stream": stream}) == 200
 
 
 async def _refused(ada: Client, engine: FakeEngine) -> None:
-    await ada.request("POST", "/v1/responses", b"{")
-    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "temperature": "hot"})
-    await ada.request("GET", "/v1/responses/resp_nothing")
-    await ada.request("GET", "/nothing")
+    for body in (b"{", {"model": "m", "input": "go", "temperature": "hot"}):
+        assert await _status_of(ada, body) == 400
+    for path in ("/v1/responses/resp_nothing", "/nothing"):
+        assert (await ada.request("GET", path)).status == 404
 
 
 async def _engine_refuses(ada: Client, engine: FakeEngine) -> None:
     engine.play(status(400, {"error": {"message": "no"}}), status(503, "busy"))
-    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go"})
-    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "stream": True})
+    assert await _status_of(ada, {"model": "m", "input": "go"}) == 400
+    assert await _status_of(ada, _streaming()) >= 500
 
 
 async def _engine_breaks_off(ada: Client, engine: FakeEngine) -> None:
     engine.play(text("one two three").cut(events=6, ending="reset"), hang_up())
-    await ada.stream("go")
-    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go"})
+    assert (await ada.stream("go")).response["status"] == "failed"
+    assert await _status_of(ada, {"model": "m", "input": "go"}) >= 500
 
 
 async def _left(ada: Client, engine: FakeEngine) -> None:
@@ -87,8 +86,8 @@ async def _left(ada: Client, engine: FakeEngine) -> None:
 
 async def _relay_breaks_off(ada: Client, engine: FakeEngine) -> None:
     engine.play(text("one two three").cut(events=6, ending="reset"))
-    with suppress(aiohttp.ClientError):
-        await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "store": False, "stream": True})
+    with pytest.raises(aiohttp.ClientError):
+        await ada.request("POST", "/v1/responses", _streaming(store=False))
 
 
 async def _relay_left(ada: Client, engine: FakeEngine) -> None:
@@ -101,7 +100,7 @@ async def _relay_left(ada: Client, engine: FakeEngine) -> None:
 async def _in_a_conversation(ada: Client, engine: FakeEngine) -> None:
     made = (await ada.request("POST", "/v1/conversations", {"items": [{"role": "user", "content": "before"}]})).json
     await ada.stream("go", conversation=made["id"])
-    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "conversation": "conv_nothing"})
+    assert await _status_of(ada, {"model": "m", "input": "go", "conversation": "conv_nothing"}) == 404
 
 
 async def _tools(ada: Client, engine: FakeEngine) -> None:
@@ -114,21 +113,28 @@ async def _tools(ada: Client, engine: FakeEngine) -> None:
 async def _tool_out_of_reach(ada: Client, engine: FakeEngine) -> None:
     tool = {"type": "mcp", "server_label": "docs", "server_url": "http://127.0.0.1:9/mcp", "require_approval": "never"}
     engine.play(text("done"))
-    await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "tools": [tool], "stream": True})
+    assert "mcp_list_tools.failed" in (await ada.request("POST", "/v1/responses", _streaming(tools=[tool]))).body.decode()
 
 
 async def _in_background(ada: Client, engine: FakeEngine) -> None:
-    answer = await ada.request("POST", "/v1/responses", {"model": "m", "input": "go", "background": True, "stream": True})
+    answer = await ada.request("POST", "/v1/responses", _streaming(background=True))
     assert b"response.completed" in answer.body
 
 
 async def _by_socket(ada: Client, engine: FakeEngine) -> None:
     async with ada.http.ws_connect(f"{ada.url}/v1/responses", headers={"authorization": f"Bearer {KEY}"}) as socket:
         await socket.send_str(json.dumps({"type": "response.create", "model": "m", "input": "go"}))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(10):
-                while "response.completed" not in str((await socket.receive()).data):
-                    pass
+        async with asyncio.timeout(10):
+            while "response.completed" not in str((await socket.receive()).data):
+                pass
+
+
+async def _status_of(ada: Client, body: Mapping[str, object] | bytes) -> int:
+    return (await ada.request("POST", "/v1/responses", body)).status
+
+
+def _streaming(**fields: object) -> Mapping[str, object]:
+    return {"model": "m", "input": "go", "stream": True, **fields}
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def use_huge_pages() -> None:
 def collapsible(smaps: bytes) -> Iterator[tuple[int, int]]:
     """Start and size of the memory, in whole huge pages, that could be in them without growing much, from what proc(5) tells of it.
 
-    That is what belongs to no file and is nearly all in use; a thread's stack is not, and would fill what it never needs.
+    That is what belongs to no file and is in use for three quarters; a thread's stack is not, and would fill what it never needs.
     """
     bounds = None
     for line in smaps.splitlines():
